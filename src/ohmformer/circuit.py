@@ -1,0 +1,60 @@
+"""From potentials to flow, energy and effective resistance (sections 3.2 and 3.3 of the paper).
+
+The primal problem is ``min sum_j r_j f_j^2  subject to  B R^{1/2} f = psi``, the dual ``max 2 phi^T psi - phi^T L phi``;
+both optima are the energy ``psi^T L^+ psi``.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.graph import Graph
+
+
+def flow(graph: Graph, potentials: Float[Tensor, "nodes demands"]) -> Float[Tensor, "edges demands"]:
+    """The flow along each edge, ``f = R^{-1/2} B^T phi``: on the edge u -> v it is ``(phi_v - phi_u) / r``."""
+    tail, head = graph.edge_index
+    return (potentials[head] - potentials[tail]) / graph.resistance[:, None]
+
+
+def divergence(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[Tensor, "nodes demands"]:
+    """What arrives at each node, ``B R^{1/2} f``: the demand that a flow meets."""
+    tail, head = graph.edge_index
+    arrived = flow.new_zeros(graph.num_nodes, flow.shape[1])
+    return arrived.index_add(0, head, flow).index_add(0, tail, -flow)
+
+
+def primal_energy(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[Tensor, " demands"]:
+    """``sum_j r_j f_j^2``, the heat that a flow dissipates."""
+    return (graph.resistance[:, None] * flow.square()).sum(0)
+
+
+def dual_energy(
+    graph: Graph, potentials: Float[Tensor, "nodes demands"], demands: Float[Tensor, "nodes demands"]
+) -> Float[Tensor, " demands"]:
+    """``2 phi^T psi - phi^T L phi``: below the energy of every flow that meets psi, and equal to it at the optimum."""
+    return 2 * (potentials * demands).sum(0) - primal_energy(graph, flow(graph, potentials))
+
+
+def resistance_from_pinv(graph: Graph, pinv: Float[Tensor, "*graphs width width"]) -> Float[Tensor, "*graphs width width"]:
+    """``R = 1 l^T + l 1^T - 2 L^+`` with ``l`` the diagonal of ``L^+``; ``inf`` between components, zero on padding."""
+    diagonal = pinv.diagonal(dim1=-2, dim2=-1)
+    resistance = (diagonal[..., :, None] + diagonal[..., None, :] - 2 * pinv).clamp(min=0)
+    return _between_components(graph, resistance)
+
+
+def resistance_from_root(graph: Graph, root: Float[Tensor, "*graphs width dim"]) -> Float[Tensor, "*graphs width width"]:
+    """Fact 1: for any ``M`` with ``M M^T = L^+``, ``R_ij = |M_i - M_j|^2``; ``inf`` between components."""
+    squared = torch.cdist(root, root, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return _between_components(graph, squared)
+
+
+def _between_components(graph: Graph, resistance: Tensor) -> Tensor:
+    """``resistance`` with inf between components and exact zeros on the diagonal and on padding."""
+    label = graph.padded_components
+    apart = label[..., :, None] != label[..., None, :]
+    padding = (label[..., :, None] < 0) | (label[..., None, :] < 0)
+    diagonal = torch.eye(resistance.shape[-1], dtype=torch.bool, device=resistance.device)
+    return torch.where(padding | diagonal, 0.0, torch.where(apart, torch.inf, resistance))

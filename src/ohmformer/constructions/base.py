@@ -1,0 +1,208 @@
+"""What every construction is: weights, the iteration they implement, and a bound beside them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer import exact
+from ohmformer.graph import Graph, Spectrum
+from ohmformer.transformer.blocks import INCIDENCE, Layout, Program
+from ohmformer.transformer.dense import LinearTransformer
+from ohmformer.transformer.efficient import EfficientTransformer
+from ohmformer.transformer.trace import Trace
+
+MOST_LAYERS = 10_000_000
+
+
+class Runnable(ABC):
+    """Weights by depth, and the two models they can be laid into."""
+
+    statement: ClassVar[str]
+    """The statement of the paper that this realises, or "ours"."""
+    answer: ClassVar[str]
+    """The block that holds the answer."""
+
+    @abstractmethod
+    def program(self, layers: int) -> Program:
+        """The weights of ``layers`` layers, block by block."""
+
+    def efficient(self, layers: int, *, dtype: torch.dtype = torch.float64) -> EfficientTransformer:
+        """The parameter-efficient model; its size does not depend on the graph."""
+        return EfficientTransformer(self.program(check_layers(layers)), dtype)
+
+    def dense(self, layers: int, graph: Graph, demands: int, *, dtype: torch.dtype = torch.float64) -> LinearTransformer:
+        """The paper's dense model, for graphs padded like ``graph`` and a number of demands."""
+        program = self.program(check_layers(layers))
+        return LinearTransformer.of(program, self.layout(program, graph, demands), dtype)
+
+    def layout(self, program: Program, graph: Graph, demands: int) -> Layout:
+        """Where each block lies in the dense model's tokens."""
+        return program.layout(nodes=graph.width, edges=graph.incidence().shape[-1], demands=demands)
+
+    def run_blocks(
+        self,
+        graph: Graph,
+        blocks: Mapping[str, Tensor],
+        layers: int,
+        model: Literal["efficient", "dense"] = "efficient",
+    ) -> Trace:
+        """The state after every layer, from given input blocks."""
+        if model == "efficient":
+            built = self.efficient(layers, dtype=graph.dtype).to(graph.device).requires_grad_(False)
+            return built(graph.laplacian(), blocks, trace=True)
+        if model != "dense":
+            raise ValueError(f"expected model='efficient' or 'dense', got {model!r}")
+        columns = next((x.shape[-1] for x in blocks.values()), 0)
+        transformer = self.dense(layers, graph, columns, dtype=graph.dtype).to(graph.device).requires_grad_(False)
+        return transformer(transformer.layout.pack({INCIDENCE: graph.incidence(), **blocks}), trace=True)
+
+
+@dataclass(frozen=True)
+class Construction(Runnable):
+    """A function of the Laplacian, ``f(L)``, computed layer by layer, for every graph whose spectrum lies in an interval.
+
+    Subclasses say what ``f`` is, which weights compute it, the same iteration in plain matrix algebra, and how far from
+    ``f(L)`` the answer can be. Errors are in the operator norm: ``|answer - f(L) psi| <= error_bound |psi|``.
+    """
+
+    spectrum: Spectrum
+
+    takes_signals: ClassVar[bool] = True
+    """True: the answer is ``f(L) psi`` for given columns psi. False: the state is n x n and the answer is ``f(L)``."""
+
+    @abstractmethod
+    def f(self, x: Tensor) -> Tensor:
+        """The function of an eigenvalue that is computed."""
+
+    @property
+    def at_zero(self) -> float:
+        """Its value on the null space; if that is 0, signals are assumed to sum to zero on each component."""
+        return 0.0
+
+    @property
+    def size(self) -> float:
+        """The largest ``|f|`` on the spectrum: errors divided by this are relative."""
+        interval = torch.linspace(self.spectrum.lmin, self.spectrum.lmax, 2, dtype=torch.float64)
+        return max(float(self.f(interval).abs().max()), abs(self.at_zero))
+
+    @abstractmethod
+    def inputs(self, graph: Graph, signals: Float[Tensor, "*graphs width demands"]) -> dict[str, Tensor]:
+        """The blocks at layer 0. Constructions with an n x n state ignore ``signals``."""
+
+    @abstractmethod
+    def plain(
+        self,
+        laplacian: Float[Tensor, "*graphs width width"],
+        blocks: Mapping[str, Tensor],
+        layers: int,
+    ) -> Iterator[Tensor]:
+        """The answer after each layer by matrix algebra, from the same input blocks: what the Transformer must equal."""
+
+    @abstractmethod
+    def error_bound(self, layers: int) -> float:
+        """A bound on the operator norm of ``answer - f(L)``; a ValueError where its condition fails."""
+
+    @property
+    def min_layers(self) -> int:
+        """The least depth at which :meth:`error_bound` holds and from which on it only falls."""
+        return 0
+
+    def layers_for(self, eps: float) -> int:
+        """The least depth whose bound is at most ``eps``."""
+        if not 0 < eps < math.inf:
+            raise ValueError(f"expected a positive error eps, got {eps!r}")
+        low = high = self.min_layers
+        while self.error_bound(high) > eps:
+            low, high = high + 1, 2 * high + 1
+            if high > MOST_LAYERS:
+                raise ValueError(f"{type(self).__name__} needs more than {MOST_LAYERS} layers for an error of {eps:g}")
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.error_bound(middle) <= eps else (middle + 1, high)
+        return high
+
+    def rounding(self, layers: int, nodes: int, dtype: torch.dtype = torch.float64) -> float:
+        """What floating point may add to the bound: ``8 eps (layers + nodes)`` times size times amplification.
+
+        A product of length ``nodes`` commits a relative error of at most ``nodes eps``; the amplification says how much a
+        perturbation of the state can grow until it reaches the answer.
+        """
+        return 8 * torch.finfo(dtype).eps * (layers + nodes) * self.size * self.amplification(layers)
+
+    def amplification(self, layers: int) -> float:
+        """Growth of a perturbation on its way to the answer; the condition number unless said otherwise."""
+        return self.spectrum.condition
+
+    def target(self, graph: Graph) -> Float[Tensor, "*graphs width width"]:
+        """``f(L)`` by LAPACK."""
+        return exact.apply(graph, self.f, at_zero=self.at_zero)
+
+    @overload
+    def run(
+        self,
+        graph: Graph,
+        signals: Tensor | None = None,
+        *,
+        layers: int,
+        model: Literal["efficient", "dense"] = "efficient",
+        trace: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def run(
+        self,
+        graph: Graph,
+        signals: Tensor | None = None,
+        *,
+        layers: int,
+        model: Literal["efficient", "dense"] = "efficient",
+        trace: Literal[True],
+    ) -> Trace: ...
+    def run(
+        self,
+        graph: Graph,
+        signals: Tensor | None = None,
+        *,
+        layers: int,
+        model: Literal["efficient", "dense"] = "efficient",
+        trace: bool = False,
+    ) -> Tensor | Trace:
+        """Build the model, run it, and read the answer.
+
+        With ``signals`` of shape ``(nodes, k)`` the answer is ``f(L) signals``, of the same shape; without, it is the
+        matrix ``f(L)``. ``trace=True`` returns the blocks after every layer instead.
+        """
+        if signals is None:
+            psi = graph.identity() if self.at_zero else graph.projector()
+        elif self.at_zero:
+            psi = graph.pad(graph.check_signals(signals))
+        else:
+            psi = graph.pad(graph.check_demands(signals))
+        states = self.run_blocks(graph, self.inputs(graph, psi), layers, model)
+        if trace:
+            return states
+        answer = states.final[self.answer]
+        if signals is None:
+            return answer
+        return graph.unpad(answer if self.takes_signals else answer @ psi)
+
+
+def check_layers(layers: int) -> int:
+    """``layers`` if it is a depth, else a ValueError."""
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
+        raise ValueError(f"expected a number of layers >= 0, got {layers!r}")
+    return layers
+
+
+def check_step(step: float, spectrum: Spectrum, name: str) -> float:
+    """``step`` if gradient descent with it is covered by its bound, else a ValueError."""
+    if not 0 < step <= (1 + 1e-12) / spectrum.lmax:
+        raise ValueError(f"{name} needs a step in (0, 1/lmax] = (0, {1 / spectrum.lmax:.6g}], got {step!r}")
+    return step

@@ -1,0 +1,291 @@
+"""Eigenvectors by subspace iteration: Lemma 6, Corollary 7, and faster ways for both halves of a step.
+
+A step multiplies k columns by a matrix whose leading eigenvectors are wanted, then makes them orthonormal again:
+
+| multiply by | finds | as |
+|---|---|---|
+| :class:`Laplacian` | the top k | Lemma 6 |
+| :class:`Shifted`, ``mu I - L`` | the bottom k, the null space included | Corollary 7, corrected |
+| :class:`ThroughPinv`, ``L^+`` | the bottom k without the null space, at a far better ratio | ours (the paper mentions it) |
+
+Orthogonalisation is any of :mod:`ohmformer.constructions.orthogonalize`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer import exact
+from ohmformer.constructions.base import MOST_LAYERS, Runnable, check_layers
+from ohmformer.constructions.electric import ChebyshevCubing
+from ohmformer.constructions.orthogonalize import VECTORS, NewtonSchulz, Orthogonalization
+from ohmformer.graph import Graph, Spectrum
+from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, similarity
+
+
+@dataclass(frozen=True)
+class Laplacian:
+    """Multiply by ``L``, or by ``L / lmax`` where the orthogonalisation needs a contraction."""
+
+    spectrum: Spectrum
+
+    statement: ClassVar[str] = "Lemma 6"
+    prefix: ClassVar[Program | None] = None
+
+    def scale(self, contract: bool) -> float:
+        """One over the norm, if asked for."""
+        return 1 / self.spectrum.lmax if contract else 1.0
+
+    def layer(self, scale: float) -> Layer:
+        """``Phi <- scale L Phi``: W^V = scale, W^R = -1 (and 0 on the incidence block, where the print has I)."""
+        head = Head(value={(VECTORS, VECTORS): scale}, **similarity(INCIDENCE))
+        return Layer(heads=(head,), skip={(VECTORS, VECTORS): -1.0})
+
+    def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """The matrix, or if it takes several layers to make, its approximations."""
+        yield laplacian
+
+    def image(self, eigenvalues: Tensor) -> Tensor:
+        """Its eigenvalues."""
+        return eigenvalues
+
+
+@dataclass(frozen=True)
+class Shifted(Laplacian):
+    """Multiply by ``mu I - L`` with ``mu >= lmax``, ``mu = lmax`` unless given."""
+
+    mu: float | None = None
+
+    statement: ClassVar[str] = "Corollary 7"
+
+    def __post_init__(self) -> None:
+        if not self.shift >= self.spectrum.lmax * (1 - 1e-12):
+            raise ValueError(f"Corollary 7 needs mu >= lmax = {self.spectrum.lmax:.6g}, got {self.mu!r}")
+
+    @property
+    def shift(self) -> float:
+        """Mu."""
+        return self.spectrum.lmax if self.mu is None else self.mu
+
+    def scale(self, contract: bool) -> float:
+        """One over mu, if asked for."""
+        return 1 / self.shift if contract else 1.0
+
+    def layer(self, scale: float) -> Layer:
+        """``Phi <- scale (mu Phi - L Phi)``: W^V = -scale, W^R = scale mu - 1 (the print's W^V = +I gives mu I + L)."""
+        head = Head(value={(VECTORS, VECTORS): -scale}, **similarity(INCIDENCE))
+        return Layer(heads=(head,), skip={(VECTORS, VECTORS): scale * self.shift - 1})
+
+    def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """The matrix."""
+        yield self.shift * torch.eye(laplacian.shape[-1], dtype=laplacian.dtype) - laplacian
+
+    def image(self, eigenvalues: Tensor) -> Tensor:
+        """Its eigenvalues."""
+        return self.shift - eigenvalues
+
+
+@dataclass(frozen=True)
+class ThroughPinv(Laplacian):
+    """Multiply by ``L^+``, which the first layers compute (:class:`ChebyshevCubing`) to a relative error ``eps``."""
+
+    eps: float = 1e-12
+
+    statement: ClassVar[str] = "ours"
+
+    @property
+    def inverse(self) -> ChebyshevCubing:
+        """The construction of ``L^+``."""
+        return ChebyshevCubing(self.spectrum)
+
+    @property
+    def depth(self) -> int:
+        """Its layers."""
+        return self.inverse.layers_for(self.eps / self.spectrum.lmin)
+
+    @property
+    def prefix(self) -> Program:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The layers that make ``L^+``."""
+        return self.inverse.program(self.depth)
+
+    def scale(self, contract: bool) -> float:
+        """lmin, a little less than one over the norm, if asked for."""
+        return self.spectrum.lmin / (1 + self.eps) if contract else 1.0
+
+    def layer(self, scale: float) -> Layer:
+        """``Phi <- scale L^+ Phi``, the similarity being ``L^+ I^T``."""
+        head = Head(value={(VECTORS, VECTORS): scale}, **similarity("pinv", "identity"))
+        return Layer(heads=(head,), skip={(VECTORS, VECTORS): -1.0})
+
+    def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """Polynomials in L, so their eigenvectors are exact whatever eps."""
+        yield from self.inverse.plain(laplacian, blocks, self.depth)
+
+    def image(self, eigenvalues: Tensor) -> Tensor:
+        """Its eigenvalues."""
+        return torch.where(eigenvalues > 0, 1 / eigenvalues, 0.0)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What subspace iteration depends on: the ratio of eigenvalue k+1 to k, and the tangent of the angle it starts with."""
+
+    ratio: float
+    tangent: float
+
+
+@dataclass(frozen=True)
+class SubspaceIteration(Runnable):
+    """Algorithm 1 of the paper, ``Phi <- orthonormalise(M Phi)``, for any of the matrices M above.
+
+    >>> from ohmformer.constructions import GramSchmidt
+    >>> path = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
+    >>> top = SubspaceIteration(Laplacian(exact.spectrum(path)), GramSchmidt(2))
+    >>> vectors = top.run(path, top.start(path, seed=0), layers=top.layers(steps=40))
+    >>> torch.round((vectors.mT @ path.laplacian() @ vectors).diagonal(), decimals=4)
+    tensor([3.4142, 2.0000], dtype=torch.float64)
+    """
+
+    multiply: Laplacian
+    orthogonalize: Orthogonalization
+
+    answer: ClassVar[str] = VECTORS
+
+    @property
+    def k(self) -> int:
+        """How many eigenvectors."""
+        return self.orthogonalize.k
+
+    @property
+    def scale(self) -> float:
+        """What the product is multiplied by, so that Newton-Schulz starts from singular values in (0, 1]."""
+        return self.multiply.scale(contract=isinstance(self.orthogonalize, NewtonSchulz))
+
+    @property
+    def period(self) -> int:
+        """Layers a step: one to multiply and those that orthogonalise."""
+        return 1 + len(self.orthogonalize.round)
+
+    @property
+    def preparation(self) -> int:
+        """Layers before the first step."""
+        return len(self.multiply.prefix.layers) if self.multiply.prefix else 0
+
+    def layers(self, steps: int) -> int:
+        """The depth of a number of whole steps."""
+        return self.preparation + steps * self.period
+
+    def steps(self, layers: int) -> int:
+        """How often a given depth multiplies; the span of the columns depends on nothing else."""
+        return math.ceil(max(check_layers(layers) - self.preparation, 0) / self.period)
+
+    def program(self, layers: int) -> Program:
+        """Preparation, then steps, cut off at ``layers`` layers."""
+        prefix = self.multiply.prefix or Program({INCIDENCE: "edges"}, [])
+        period = [self.multiply.layer(self.scale), *self.orthogonalize.round]
+        rest = max(check_layers(layers) - len(prefix.layers), 0)
+        steps = Program({VECTORS: self.k}, [period[l % len(period)] for l in range(rest)], self.orthogonalize.normalization)
+        whole = prefix.then(steps)
+        return Program(whole.blocks, whole.layers[:layers], whole.normalization)
+
+    def start(self, graph: Graph, seed: int) -> Float[Tensor, "*graphs width k"]:
+        """Gaussian columns, orthonormalised by LAPACK, in the range of ``L`` if the null space is not wanted."""
+        draw = torch.randn(graph.num_nodes, self.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
+            graph.device, graph.dtype
+        )
+        columns = graph.pad(draw if isinstance(self.multiply, Shifted) else graph.center(draw))
+        return torch.linalg.qr(columns).Q
+
+    def inputs(self, graph: Graph, start: Tensor) -> dict[str, Tensor]:
+        """The columns, and what the preparation needs."""
+        prepared = self.multiply.inverse.inputs(graph, start) if isinstance(self.multiply, ThroughPinv) else {}
+        return {**prepared, VECTORS: start}
+
+    def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
+        """Algorithm 1, layer by layer."""
+        phi = blocks[VECTORS]
+        *_, matrix = self.multiply.plain(laplacian, blocks)
+        for _ in range(min(layers, self.preparation)):
+            phi = self._normalize(phi)
+            yield phi
+        for l in range(layers - self.preparation):
+            if l % self.period == 0:
+                phi = self._normalize(self.scale * (matrix @ phi))
+            else:
+                phi = self.orthogonalize.step(phi, l % self.period - 1)
+            yield phi
+
+    def _normalize(self, phi: Tensor) -> Tensor:
+        return self.orthogonalize.normalization.scale_features({VECTORS: phi})[VECTORS]
+
+    def run(self, graph: Graph, start: Tensor, *, layers: int, model: str = "efficient") -> Float[Tensor, "*graphs width k"]:
+        """The columns after ``layers`` layers, the leading eigenvector of the matrix first (with Gram-Schmidt)."""
+        states = self.run_blocks(graph, self.inputs(graph, start), layers, model)  # pyright: ignore[reportArgumentType]
+        return states.final[VECTORS].flip(-1)
+
+    # ------------------------------------------------------------------------------------------------ bound
+
+    def error_bound(self, layers: int, gap: Gap) -> float:
+        """The sine of the largest angle between the columns and the eigenspace: at most ``ratio^steps tangent``, and 1.
+
+        The classical bound for subspace iteration: the span after t products is ``M^t span(Phi_0)``.
+        """
+        if not 0 <= gap.ratio < 1:
+            raise ValueError(f"{self.multiply.statement} needs an eigenvalue ratio in [0, 1), got {gap.ratio!r}")
+        return min(1.0, gap.ratio ** self.steps(layers) * gap.tangent)
+
+    def layers_for(self, eps: float, gap: Gap) -> int:
+        """The depth of the least number of whole steps whose bound is at most ``eps``."""
+        if not eps > 0:
+            raise ValueError(f"expected a positive error eps, got {eps!r}")
+        self.error_bound(0, gap)
+        if eps >= min(1.0, gap.tangent):
+            return 0
+        steps = 1 if gap.ratio == 0 else max(1, math.ceil(math.log(eps / gap.tangent) / math.log(gap.ratio)))
+        if self.layers(steps) > MOST_LAYERS:
+            raise ValueError(f"{self.multiply.statement} needs more than {MOST_LAYERS} layers for an angle of {eps:g}")
+        return self.layers(steps)
+
+    def rounding(self, gap: Gap, nodes: int) -> float:
+        """What floating point may add to the angle: a perturbation of ``8 eps (nodes + k)`` a step, over the gap."""
+        return 8 * torch.finfo(torch.float64).eps * (nodes + self.period) / (1 - gap.ratio)
+
+    def eigenspace(self, graph: Graph) -> tuple[Float[Tensor, "width k"], float]:
+        """An orthonormal basis of the wanted eigenspace by LAPACK, and the ratio of the (k+1)-th to the k-th eigenvalue."""
+        values, vectors = (x[0] for x in exact.decompose(graph))
+        keep = values > 0
+        if isinstance(self.multiply, Shifted):
+            keep = torch.ones_like(keep)
+        image = self.multiply.image(values[keep])
+        if self.k > len(image):
+            raise ValueError(f"expected k <= {len(image)} eigenvectors of this graph, got {self.k}")
+        order = image.argsort(descending=True)
+        ratio = 0.0 if len(image) == self.k else float(image[order[self.k]] / image[order[self.k - 1]])
+        if isinstance(self.multiply, ThroughPinv):
+            ratio *= (1 + self.multiply.eps) / (1 - self.multiply.eps)
+        return vectors[:, keep][:, order[: self.k]], ratio
+
+    def gap(self, graph: Graph, start: Float[Tensor, "width k"]) -> Gap:
+        """The gap of a single graph and the angle of a start, by LAPACK."""
+        basis, ratio = self.eigenspace(graph)
+        return Gap(ratio, tangent(basis, start))
+
+
+def tangent(basis: Float[Tensor, "nodes k"], columns: Float[Tensor, "nodes k"]) -> float:
+    """The tangent of the largest angle between the span of orthonormal ``basis`` and the span of ``columns``."""
+    q = torch.linalg.qr(columns).Q
+    inside = basis.mT @ q
+    return float(torch.linalg.matrix_norm(torch.linalg.solve(inside.mT, (q - basis @ inside).mT), 2))
+
+
+def sine(basis: Float[Tensor, "nodes k"], columns: Float[Tensor, "nodes k"]) -> float:
+    """The sine of that angle."""
+    q = torch.linalg.qr(columns).Q
+    return float(torch.linalg.matrix_norm(q - basis @ (basis.mT @ q), 2))

@@ -1,0 +1,123 @@
+"""Ground truth by LAPACK: what every construction, test and plot is compared with.
+
+Nothing here guesses which eigenvalues are zero. The null space of a Laplacian is known beforehand (one vector per
+connected component), so it is moved out of the way, to an eigenvalue above all others, before LAPACK sees the matrix.
+
+All functions work in float64 on the CPU and return the graph's type and device. Matrices of a batch are padded,
+``(graphs, width, width)``; a single graph has no leading axis.
+
+>>> from ohmformer import Graph
+>>> g = Graph.from_edges([(0, 1), (1, 2)], resistance=[1.0, 4.0])
+>>> effective_resistance(g).round(decimals=12)
+tensor([[0., 1., 5.],
+        [1., 0., 4.],
+        [5., 4., 0.]], dtype=torch.float64)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ohmformer.circuit import resistance_from_pinv
+from ohmformer.graph import Graph, Spectrum
+
+
+@dataclass(frozen=True)
+class Eigenvectors:
+    """``k`` eigenpairs of each graph; ``mask`` is False where a graph has fewer, and everything there is zero."""
+
+    values: Float[Tensor, "*graphs k"]
+    vectors: Float[Tensor, "*graphs width k"]
+    mask: Bool[Tensor, "*graphs k"]
+
+
+def decompose(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
+    """All eigenpairs of every graph, ascending; the last columns belong to the null space and to padding, with value 0.
+
+    LAPACK decomposes ``L + gamma N`` with N the projection onto the null space and gamma = 4 max_i L_ii >= 2 lmax.
+    """
+    host = graph.to("cpu", torch.float64)
+    laplacian, range_ = host.laplacian().detach(), host.projector()
+    if not graph.batched:
+        laplacian, range_ = laplacian[None], range_[None]
+    if not host.width:
+        return laplacian.new_zeros(laplacian.shape[:2]), laplacian
+    largest = laplacian.diagonal(dim1=1, dim2=2).amax(dim=1)
+    gamma = torch.where(largest > 0, 4 * largest, 1.0)[:, None]
+    null = torch.eye(host.width, dtype=torch.float64) - range_
+    values, vectors = torch.linalg.eigh(laplacian + gamma[:, :, None] * null)
+    return torch.where(values > 0.75 * gamma, 0.0, values), vectors
+
+
+def apply(graph: Graph, f: Callable[[Tensor], Tensor], *, at_zero: float = 0.0) -> Float[Tensor, "*graphs width width"]:
+    """``f(L)`` with ``f`` applied to the nonzero eigenvalues and ``at_zero`` to the null space."""
+    values, vectors = decompose(graph)
+    # at_zero on all of the null space (padding included) is at_zero times the identity plus f - at_zero on the range
+    image = torch.where(values > 0, f(torch.where(values > 0, values, 1.0)) - at_zero, 0.0)
+    matrix = (vectors * image[:, None, :]) @ vectors.mT
+    if not graph.batched:
+        matrix = matrix[0]
+    return matrix.to(graph.device, graph.dtype) + at_zero * graph.identity()
+
+
+def pinv(graph: Graph) -> Float[Tensor, "*graphs width width"]:
+    """``L^+``."""
+    return apply(graph, torch.reciprocal)
+
+
+def sqrt_pinv(graph: Graph) -> Float[Tensor, "*graphs width width"]:
+    """The principal square root of ``L^+``."""
+    return apply(graph, torch.rsqrt)
+
+
+def heat(graph: Graph, s: float) -> Float[Tensor, "*graphs width width"]:
+    """``exp(-s L)``, for ``s > 0``."""
+    if not s > 0:
+        raise ValueError(f"the heat kernel needs s > 0, got {s!r}")
+    return apply(graph, lambda x: torch.exp(-s * x), at_zero=1.0)
+
+
+def potentials(graph: Graph, demands: Tensor, *, center: bool = False) -> Float[Tensor, "nodes demands"]:
+    """``L^+ psi`` for every column of ``demands``."""
+    psi = graph.check_demands(demands, center=center)
+    return graph.unpad(pinv(graph) @ graph.pad(psi))
+
+
+def effective_resistance(graph: Graph) -> Float[Tensor, "*graphs width width"]:
+    """``R_ij``, the potential drop that drives one unit from i to j; ``inf`` between components."""
+    return resistance_from_pinv(graph, pinv(graph))
+
+
+def eigenvectors(graph: Graph, k: int, which: Literal["smallest", "largest"] = "smallest") -> Eigenvectors:
+    """The ``k`` smallest *nonzero* eigenpairs of each graph, ascending, or the ``k`` largest, descending."""
+    if k < 1:
+        raise ValueError(f"expected k >= 1 eigenvectors, got {k}")
+    if which not in ("smallest", "largest"):
+        raise ValueError(f"expected which='smallest' or 'largest', got {which!r}")
+    values, vectors = decompose(graph)
+    graphs, width = values.shape
+    rank = (values > 0).sum(dim=1, keepdim=True)
+    position = torch.arange(k).expand(graphs, k)
+    mask = position < rank
+    column = (position if which == "smallest" else rank - 1 - position).clamp(0, max(width - 1, 0))
+    if width == 0:
+        chosen, basis = values.new_zeros(graphs, k), values.new_zeros(graphs, 0, k)
+    else:
+        chosen = values.gather(1, column) * mask
+        basis = vectors.gather(2, column[:, None, :].expand(graphs, width, k)) * mask[:, None, :]
+    squeeze = (lambda x: x) if graph.batched else (lambda x: x[0])
+    to = {"device": graph.device, "dtype": graph.dtype}
+    return Eigenvectors(squeeze(chosen).to(**to), squeeze(basis).to(**to), squeeze(mask).to(graph.device))
+
+
+def spectrum(graph: Graph) -> Spectrum:
+    """The smallest and the largest nonzero eigenvalue over all graphs; ``[1, 1]`` if there is none."""
+    values = decompose(graph)[0]
+    values = values[values > 0]
+    return Spectrum(float(values.min()), float(values.max())) if values.numel() else Spectrum(1.0, 1.0)

@@ -1,0 +1,549 @@
+"""What a graph is here: edges stored once, resistances, batches, and the matrices built from them.
+
+Conventions, for the whole library
+----------------------------------
+Edge ``j`` runs from ``u`` to ``v`` with resistance ``r_j > 0``; the orientation is arbitrary and never changes an answer::
+
+    B[u, j] = -1/sqrt(r_j)      B[v, j] = +1/sqrt(r_j)      L = B B^T
+
+The potentials of a demand ``psi`` are ``phi = L^+ psi`` and the flow is ``f = R^{-1/2} B^T phi``, so that
+``B R^{1/2} f = psi``: a positive demand is flow that *arrives*. (Read ``psi`` as injected current instead, and the
+physical current, which runs downhill, is ``-f``.)
+
+Three nodes, resistances 1 and 4, so conductances 1 and 1/4:
+
+>>> g = Graph.from_edges([(0, 1), (1, 2)], resistance=[1.0, 4.0])
+>>> g.incidence()
+tensor([[-1.0000,  0.0000],
+        [ 1.0000, -0.5000],
+        [ 0.0000,  0.5000]], dtype=torch.float64)
+>>> g.laplacian()
+tensor([[ 1.0000, -1.0000,  0.0000],
+        [-1.0000,  1.2500, -0.2500],
+        [ 0.0000, -0.2500,  0.2500]], dtype=torch.float64)
+
+- Every undirected edge is stored once. Parallel edges stay separate edges, and their conductances add in ``L``.
+  Self-loops carry no current: they are dropped and counted.
+- Weights are never guessed: ``resistance=`` or ``conductance=``, by keyword.
+- Disconnected graphs are normal. Null spaces, projections and demands are per connected component.
+- Node tensors are ``(nodes, features)``. A batch of graphs keeps its nodes in one long list, as PyTorch Geometric does;
+  :meth:`Graph.pad` turns it into ``(graphs, nodes, features)``, and matrices of a batch are ``(graphs, nodes, nodes)``.
+  A graph that is not a batch has no leading axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Weights = Sequence[float] | np.ndarray | Tensor
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """An interval ``[lmin, lmax]`` known to hold every *nonzero* eigenvalue of a Laplacian.
+
+    >>> Spectrum(0.5, 4.0).condition
+    8.0
+    """
+
+    lmin: float
+    lmax: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.lmin <= self.lmax < math.inf):
+            raise ValueError(f"a spectrum needs 0 < lmin <= lmax < inf, got lmin={self.lmin!r}, lmax={self.lmax!r}")
+
+    @property
+    def condition(self) -> float:
+        """The ratio lmax / lmin."""
+        return self.lmax / self.lmin
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    """An undirected graph, or a batch of them, with a resistance on every edge.
+
+    Build one with :meth:`from_edges`, :meth:`from_pyg`, :meth:`from_networkx`, :meth:`from_scipy` or :meth:`collate`.
+    """
+
+    edge_index: Int[Tensor, "2 edges"]
+    """Each edge once, tail then head."""
+    resistance: Float[Tensor, " edges"]
+    batch: Int[Tensor, " nodes"]
+    """The graph each node belongs to, ascending."""
+    num_graphs: int = 1
+    batched: bool = False
+    """Whether matrices carry a leading graph axis."""
+    self_loops_dropped: int = 0
+
+    # ------------------------------------------------------------------------------------------------ building
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: Iterable[Sequence[int]] | np.ndarray | Tensor,
+        *,
+        num_nodes: int | None = None,
+        resistance: Weights | None = None,
+        conductance: Weights | None = None,
+    ) -> Graph:
+        """A graph from pairs ``(u, v)``, each undirected edge listed once; unit resistances unless weights are given.
+
+        >>> Graph.from_edges([(0, 1), (1, 2), (2, 2)], conductance=[1.0, 2.0, 5.0], num_nodes=4)
+        Graph(nodes=4, edges=2, components=2, self_loops_dropped=1)
+        """
+        index = _as_edge_index(edges)
+        weight = _as_resistance(index.shape[1], resistance, conductance)
+        return _assemble(index, weight, num_nodes)
+
+    @classmethod
+    def from_pyg(
+        cls, data: Any, *, resistance: str | Weights | None = None, conductance: str | Weights | None = None
+    ) -> Graph:
+        """A graph from a PyG ``Data`` or ``Batch``, whose ``edge_index`` lists every edge in both directions.
+
+        Weights are an attribute's name or one value per directed edge; both directions must agree.
+        """
+        index = _as_edge_index(data.edge_index.t())
+        weights = [_column(getattr(data, w), w) if isinstance(w, str) else w for w in (resistance, conductance)]
+        batch = getattr(data, "batch", None)
+        tail_head, weight, loops = _fold(index, _as_resistance(index.shape[1], *weights))
+        graph = _assemble(tail_head, weight, data.num_nodes, loops)
+        if batch is None:
+            return graph
+        return _with_batch(graph, batch, int(data.num_graphs))
+
+    @classmethod
+    def from_networkx(cls, graph: nx.Graph, *, resistance: str | None = None, conductance: str | None = None) -> Graph:
+        """A graph from a networkx ``Graph`` or ``MultiGraph``; nodes are numbered in the order of ``graph.nodes``.
+
+        ``resistance=`` or ``conductance=`` names the edge attribute to read.
+        """
+        if graph.is_directed():
+            raise ValueError("expected an undirected networkx graph, got a directed one; call .to_undirected() first")
+        number = {node: i for i, node in enumerate(graph.nodes)}
+        edges = np.array([(number[u], number[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2)
+        weights: list[np.ndarray | None] = [None, None]
+        for i, name in enumerate((resistance, conductance)):
+            if name is None:
+                continue
+            for u, v, value in graph.edges(data=name):
+                if value is None:
+                    raise ValueError(f"expected every edge to carry {name!r}, edge ({u!r}, {v!r}) does not")
+            weights[i] = np.array([value for *_, value in graph.edges(data=name)], dtype=np.float64)
+        return cls.from_edges(edges, num_nodes=len(number), resistance=weights[0], conductance=weights[1])
+
+    @classmethod
+    def from_scipy(cls, adjacency: Any, *, entries: Literal["conductance", "resistance", "unit"]) -> Graph:
+        """A graph from a symmetric SciPy sparse adjacency matrix; ``entries`` says what its values are."""
+        if entries not in ("conductance", "resistance", "unit"):
+            raise ValueError(f"expected entries='conductance', 'resistance' or 'unit', got {entries!r}")
+        rows, columns = adjacency.shape
+        if rows != columns:
+            raise ValueError(f"expected a square adjacency matrix, got shape {rows} x {columns}")
+        matrix = adjacency.tocsr().copy()
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        matrix = matrix.tocoo()
+        index = torch.as_tensor(np.stack([matrix.row, matrix.col]).astype(np.int64))
+        values = None if entries == "unit" else np.asarray(matrix.data, dtype=np.float64)
+        weight = _as_resistance(
+            index.shape[1],
+            resistance=values if entries == "resistance" else None,
+            conductance=values if entries == "conductance" else None,
+        )
+        tail_head, weight, loops = _fold(index, weight)
+        return _assemble(tail_head, weight, rows, loops)
+
+    @classmethod
+    def collate(cls, graphs: Sequence[Graph]) -> Graph:
+        """One batch out of several graphs."""
+        if not graphs:
+            raise ValueError("expected at least one graph to collate, got none")
+        offsets = np.cumsum([0] + [g.num_nodes for g in graphs])
+        starts = np.cumsum([0] + [g.num_graphs for g in graphs])
+        return cls(
+            edge_index=torch.cat([g.edge_index + int(o) for g, o in zip(graphs, offsets, strict=False)], dim=1),
+            resistance=torch.cat([g.resistance for g in graphs]),
+            batch=torch.cat([g.batch + int(s) for g, s in zip(graphs, starts, strict=False)]),
+            num_graphs=int(starts[-1]),
+            batched=True,
+            self_loops_dropped=sum(g.self_loops_dropped for g in graphs),
+        )
+
+    def split(self) -> list[Graph]:
+        """The graphs of a batch, one by one; the inverse of :meth:`collate`."""
+        edge_graph = self.batch[self.edge_index[0]]
+        parts = []
+        for i in range(self.num_graphs):
+            mine = edge_graph == i
+            nodes = int(self.graph_sizes[i])
+            parts.append(
+                Graph(
+                    edge_index=self.edge_index[:, mine] - int(self.graph_offsets[i]),
+                    resistance=self.resistance[mine],
+                    batch=torch.zeros(nodes, dtype=torch.long, device=self.device),
+                )
+            )
+        return parts
+
+    def to_networkx(self) -> nx.MultiGraph:
+        """A networkx ``MultiGraph`` whose edges carry ``resistance`` and keep their order as ``index``."""
+        import networkx as nx
+
+        graph = nx.MultiGraph()
+        graph.add_nodes_from(range(self.num_nodes))
+        for j, ((u, v), r) in enumerate(zip(self.edge_index.t().tolist(), self.resistance.tolist(), strict=True)):
+            graph.add_edge(u, v, resistance=r, index=j)
+        return graph
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Graph:
+        """The same graph on another device or with resistances of another type."""
+        return replace(
+            self,
+            edge_index=self.edge_index.to(device=device),
+            resistance=self.resistance.to(device=device, dtype=dtype),
+            batch=self.batch.to(device=device),
+        )
+
+    # ------------------------------------------------------------------------------------------------ sizes
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all graphs together."""
+        return self.batch.shape[0]
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all graphs together, each counted once."""
+        return self.edge_index.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.resistance.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the resistances, and of every matrix made from them."""
+        return self.resistance.dtype
+
+    @cached_property
+    def graph_sizes(self) -> Int[Tensor, " graphs"]:
+        """Nodes of each graph."""
+        return torch.bincount(self.batch, minlength=self.num_graphs)
+
+    @cached_property
+    def graph_offsets(self) -> Int[Tensor, " graphs"]:
+        """Index of each graph's first node."""
+        return self.graph_sizes.cumsum(0) - self.graph_sizes
+
+    @cached_property
+    def components(self) -> Int[Tensor, " nodes"]:
+        """The connected component of every node, numbered from 0 over the whole batch."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        tail, head = self.edge_index.cpu().numpy()
+        n = self.num_nodes
+        adjacency = coo_array((np.ones(len(tail), dtype=np.int8), (tail, head)), shape=(n, n))
+        labels = connected_components(adjacency, directed=False)[1] if n else np.zeros(0, dtype=np.int64)
+        return torch.as_tensor(labels, dtype=torch.long, device=self.device)
+
+    @property
+    def num_components(self) -> int:
+        """Connected components of all graphs together; isolated nodes count."""
+        return int(self.components.max()) + 1 if self.num_nodes else 0
+
+    @cached_property
+    def component_sizes(self) -> Int[Tensor, " components"]:
+        """Nodes of each component."""
+        return torch.bincount(self.components, minlength=self.num_components)
+
+    def __repr__(self) -> str:
+        head = f"graphs={self.num_graphs}, " if self.batched else ""
+        tail = f", self_loops_dropped={self.self_loops_dropped}" if self.self_loops_dropped else ""
+        return f"Graph({head}nodes={self.num_nodes}, edges={self.num_edges}, components={self.num_components}{tail})"
+
+    # ------------------------------------------------------------------------------------------------ padding
+
+    @property
+    def width(self) -> int:
+        """Nodes of the largest graph: the node axis of padded tensors."""
+        return int(self.graph_sizes.max()) if self.num_graphs else 0
+
+    @cached_property
+    def _slot(self) -> Int[Tensor, " nodes"]:
+        """Position of each node within its own graph."""
+        return torch.arange(self.num_nodes, device=self.device) - self.graph_offsets[self.batch]
+
+    @cached_property
+    def mask(self) -> Bool[Tensor, "*graphs width"]:
+        """True where a padded tensor holds a real node."""
+        mask = torch.zeros(self.num_graphs, self.width, dtype=torch.bool, device=self.device)
+        mask[self.batch, self._slot] = True
+        return self._squeeze(mask)
+
+    @cached_property
+    def padded_components(self) -> Int[Tensor, "*graphs width"]:
+        """The component of every node of a padded tensor, -1 on padding."""
+        label = torch.full((self.num_graphs, self.width), -1, device=self.device)
+        label[self.batch, self._slot] = self.components
+        return self._squeeze(label)
+
+    def pad(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "*graphs width features"]:
+        """Node features of a batch as ``(graphs, nodes, features)``, zeros where there is no node."""
+        if not self.batched:
+            return x
+        padded = x.new_zeros(self.num_graphs, self.width, x.shape[1])
+        return padded.index_put((self.batch, self._slot), x)
+
+    def unpad(self, x: Float[Tensor, "*graphs width features"]) -> Float[Tensor, "nodes features"]:
+        """The inverse of :meth:`pad`."""
+        return x[self.batch, self._slot] if self.batched else x
+
+    def _squeeze(self, x: Tensor) -> Tensor:
+        return x if self.batched else x.squeeze(0)
+
+    # ------------------------------------------------------------------------------------------------ matrices
+
+    def incidence(self) -> Float[Tensor, "*graphs width edges"]:
+        """``B``, dense; in a batch, padded with zero rows and columns."""
+        edge_graph = self.batch[self.edge_index[0]]
+        counts = torch.bincount(edge_graph, minlength=self.num_graphs)
+        column = torch.arange(self.num_edges, device=self.device)
+        if self.batched:
+            order = torch.argsort(edge_graph, stable=True)
+            starts = counts.cumsum(0) - counts
+            column = torch.empty_like(column).scatter(0, order, column - starts[edge_graph[order]])
+        value = self.resistance.rsqrt()
+        tail, head = self._slot[self.edge_index]
+        matrix = value.new_zeros(self.num_graphs, self.width, int(counts.max()) if self.num_graphs else 0)
+        matrix = matrix.index_put((edge_graph, tail, column), -value)
+        return self._squeeze(matrix.index_put((edge_graph, head, column), value))
+
+    def laplacian(self) -> Float[Tensor, "*graphs width width"]:
+        """``L = B B^T``, dense, without forming ``B``."""
+        edge_graph = self.batch[self.edge_index[0]]
+        tail, head = self._slot[self.edge_index]
+        c = self.resistance.reciprocal()
+        matrix = c.new_zeros(self.num_graphs, self.width, self.width)
+        index = (edge_graph.repeat(4), torch.cat([tail, head, tail, head]), torch.cat([tail, head, head, tail]))
+        return self._squeeze(matrix.index_put(index, torch.cat([c, c, -c, -c]), accumulate=True))
+
+    def sparse_laplacian(self) -> Tensor:
+        """``L`` of all graphs together as one block-diagonal CSR tensor, ``(nodes, nodes)``."""
+        tail, head = self.edge_index
+        c = self.resistance.reciprocal()
+        index = torch.stack([torch.cat([tail, head, tail, head]), torch.cat([tail, head, head, tail])])
+        size = (self.num_nodes, self.num_nodes)
+        return torch.sparse_coo_tensor(index, torch.cat([c, c, -c, -c]), size).coalesce().to_sparse_csr()
+
+    def projector(self) -> Float[Tensor, "*graphs width width"]:
+        """The projection onto the range of ``L``: identity minus averaging over each component (the paper's I-hat)."""
+        label = self.padded_components
+        same = (label[..., :, None] == label[..., None, :]) & (label[..., :, None] >= 0)
+        size = same.sum(dim=-1, keepdim=True).clamp(min=1).to(self.dtype)
+        return self.identity() - same.to(self.dtype) / size
+
+    def identity(self) -> Float[Tensor, "*graphs width width"]:
+        """The identity on real nodes, zero on padding."""
+        return torch.diag_embed(self.mask.to(self.dtype))
+
+    def component_means(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "components features"]:
+        """The mean of every column over every component."""
+        sums = x.new_zeros(self.num_components, x.shape[1]).index_add(0, self.components, x)
+        return sums / self.component_sizes[:, None].to(x.dtype)
+
+    def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
+        """``x`` with its mean over each component taken away."""
+        return x - self.component_means(x)[self.components]
+
+    def check_signals(self, signals: Tensor) -> Float[Tensor, "nodes signals"]:
+        """``signals`` as ``(nodes, signals)`` of this graph's type, or a ValueError that says what is wrong."""
+        x = signals[:, None] if signals.ndim == 1 else signals
+        if x.ndim != 2 or x.shape[0] != self.num_nodes:
+            raise ValueError(f"expected one row per node, shape ({self.num_nodes}, k), got {tuple(signals.shape)}")
+        if not torch.isfinite(x).all():
+            raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
+        return x.to(self.device, self.dtype)
+
+    def check_demands(self, demands: Tensor, *, center: bool = False) -> Float[Tensor, "nodes demands"]:
+        """``demands`` as ``(nodes, demands)``, summing to zero on each component, or a ValueError that says what is wrong.
+
+        With ``center=True`` the component means are taken away instead.
+        """
+        psi = self.check_signals(demands)
+        if center:
+            return self.center(psi)
+        sums = psi.new_zeros(self.num_components, psi.shape[1]).index_add(0, self.components, psi)
+        size = psi.new_zeros(self.num_components, psi.shape[1]).index_add(0, self.components, psi.abs())
+        off = sums.abs() - 8 * torch.finfo(psi.dtype).eps * self.component_sizes[:, None] * size
+        if off.numel() and off.max() > 0:
+            component, column = divmod(int(off.argmax()), psi.shape[1])
+            raise ValueError(
+                f"expected every demand to sum to zero on each component, demand {column} sums to "
+                f"{sums[component, column].item():.3g} on component {component}; pass center=True to subtract the mean"
+            )
+        return psi
+
+    # ------------------------------------------------------------------------------------------------ spectrum
+
+    def spectral_bounds(self) -> Spectrum:
+        """A cheap interval that provably holds every nonzero eigenvalue of every graph here.
+
+        Above: ``lmax <= max over edges (u, v) of deg(u) + deg(v)`` (Anderson and Morley), deg the weighted degree.
+        Below: ``lmin >= 4 / (n_c R_c)`` on a component of ``n_c`` nodes, where ``R_c`` bounds the largest effective
+        resistance. (For x orthogonal to 1, ``x^T L x >= (max x - min x)^2 / R_c`` by Thomson's principle, and
+        ``|x|^2 <= n_c (max x - min x)^2 / 4`` by Popoviciu's inequality.) ``R_c`` is twice the largest distance from one
+        node, or the sum of all resistances if that is less. A graph without edges has no nonzero eigenvalue: ``[1, 1]``.
+        """
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import dijkstra
+
+        if not self.num_edges:
+            return Spectrum(1.0, 1.0)
+        tail, head = self.edge_index.cpu().numpy()
+        r = self.resistance.detach().cpu().double().numpy()
+        n = self.num_nodes
+        degree = np.bincount(tail, 1 / r, n) + np.bincount(head, 1 / r, n)
+        lmax = float((degree[tail] + degree[head]).max())
+
+        label = self.components.cpu().numpy()
+        low, high = np.minimum(tail, head), np.maximum(tail, head)
+        order = np.lexsort((r, high, low))
+        first = order[np.unique(low[order] * n + high[order], return_index=True)[1]]  # the least of parallel resistances
+        distance_graph = csr_array((r[first], (low[first], high[first])), shape=(n, n))
+        roots = np.unique(label, return_index=True)[1]
+        distance = dijkstra(distance_graph, directed=False, indices=roots, min_only=True)
+        reach = np.zeros(self.num_components)
+        np.maximum.at(reach, label, distance)
+        total = np.bincount(label[tail], r, self.num_components)
+        sizes = self.component_sizes.cpu().numpy()
+        real = total > 0
+        lmin = float((4 / (sizes[real] * np.minimum(2 * reach[real], total[real]))).min())
+        return Spectrum(min(lmin, lmax), lmax)
+
+
+# ---------------------------------------------------------------------------------------------------- input checks
+
+
+def _as_edge_index(edges: Iterable[Sequence[int]] | np.ndarray | Tensor) -> Int[Tensor, "2 edges"]:
+    if not isinstance(edges, Tensor):
+        edges = torch.as_tensor(edges if isinstance(edges, np.ndarray) else np.asarray(list(edges)))
+    if edges.numel() == 0:
+        return torch.zeros(2, 0, dtype=torch.long, device=edges.device)
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise ValueError(f"expected edges as pairs, shape (edges, 2), got {tuple(edges.shape)}")
+    if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
+        raise ValueError(f"expected integer node numbers in edges, got {edges.dtype}")
+    return edges.t().long()
+
+
+def _column(values: Tensor, name: str) -> Tensor:
+    """A PyG attribute as one value per edge."""
+    if values is None:
+        raise ValueError(f"expected the data to carry {name!r}, it is missing")
+    if values.ndim == 2 and values.shape[1] == 1:
+        return values[:, 0]
+    return values
+
+
+def _as_resistance(edges: int, resistance: Any, conductance: Any) -> Float[Tensor, " edges"]:
+    if resistance is not None and conductance is not None:
+        raise ValueError("expected resistance= or conductance=, got both")
+    name, given = ("resistance", resistance) if conductance is None else ("conductance", conductance)
+    if given is None:
+        return torch.ones(edges, dtype=torch.float64)
+    weight = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given, dtype=np.float64))
+    if not weight.is_floating_point():
+        weight = weight.double()
+    if tuple(weight.shape) != (edges,):
+        raise ValueError(f"expected one {name} per edge, shape ({edges},), got {tuple(weight.shape)}")
+    bad = ~(torch.isfinite(weight) & (weight > 0))
+    if bad.any():
+        j = int(bad.nonzero()[0])
+        raise ValueError(f"expected every {name} positive and finite, edge {j} has {weight[j].item()}")
+    return weight if conductance is None else weight.reciprocal()
+
+
+def _assemble(
+    index: Int[Tensor, "2 edges"], weight: Float[Tensor, " edges"], num_nodes: int | None, loops: int = 0
+) -> Graph:
+    """The graph of checked weights: node numbers checked, self-loops dropped."""
+    top = int(index.max()) + 1 if index.numel() else 0
+    nodes = top if num_nodes is None else int(num_nodes)
+    if nodes < 0:
+        raise ValueError(f"expected num_nodes >= 0, got {nodes}")
+    if index.numel() and (top > nodes or int(index.min()) < 0):
+        wrong = top - 1 if top > nodes else int(index.min())
+        raise ValueError(f"expected node numbers in 0..{nodes - 1}, got {wrong}")
+    keep = index[0] != index[1]
+    return Graph(
+        edge_index=index[:, keep],
+        resistance=weight.to(index.device)[keep],
+        batch=torch.zeros(nodes, dtype=torch.long, device=index.device),
+        self_loops_dropped=loops + int((~keep).sum()),
+    )
+
+
+def _with_batch(graph: Graph, batch: Tensor, num_graphs: int) -> Graph:
+    if tuple(batch.shape) != (graph.num_nodes,):
+        raise ValueError(f"expected batch of shape ({graph.num_nodes},), got {tuple(batch.shape)}")
+    if batch.numel() and bool((batch.diff() < 0).any()):
+        raise ValueError("expected batch in ascending order, as PyG's Batch makes it")
+    if bool((batch[graph.edge_index[0]] != batch[graph.edge_index[1]]).any()):
+        raise ValueError("expected every edge within one graph of the batch, found one between two graphs")
+    return replace(graph, batch=batch.long(), num_graphs=num_graphs, batched=True)
+
+
+def _fold(
+    index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"]
+) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"], int]:
+    """Directed pairs (u, v), (v, u) of equal weight folded to single edges u < v; and the number of self-loops left out."""
+    weight = weight.to(index.device)
+    forward, backward = (index[0] < index[1]).nonzero()[:, 0], (index[0] > index[1]).nonzero()[:, 0]
+
+    def ordered(which: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        keys = (weight[which].detach().cpu().numpy(), v[which].cpu().numpy(), u[which].cpu().numpy())
+        return which[torch.as_tensor(np.lexsort(keys), device=which.device)]
+
+    forward = ordered(forward, index[0], index[1])
+    backward = ordered(backward, index[1], index[0])
+    pairs, mirrored = index[:, forward], index[:, backward].flip(0)
+    if pairs.shape != mirrored.shape or not torch.equal(pairs, mirrored):
+        u, v = _first_unmatched(pairs, mirrored)
+        raise ValueError(
+            f"expected every edge in both directions, the pair ({u}, {v}) is not; "
+            "for a list with each edge once use Graph.from_edges"
+        )
+    there, back = weight[forward], weight[backward]
+    differs = (there - back).abs() > 16 * torch.finfo(weight.dtype).eps * there
+    if differs.any():
+        j = int(differs.nonzero()[0])
+        u, v = pairs[:, j].tolist()
+        raise ValueError(
+            f"expected equal weights in both directions, the pair ({u}, {v}) has resistances "
+            f"{there[j].item():.6g} and {back[j].item():.6g}"
+        )
+    return pairs, (there + back) / 2, int((index[0] == index[1]).sum())
+
+
+def _first_unmatched(pairs: Tensor, mirrored: Tensor) -> tuple[int, int]:
+    from collections import Counter
+
+    there, back = (Counter(map(tuple, p.t().tolist())) for p in (pairs, mirrored))
+    u, v = min((there - back) + (back - there))
+    return u, v

@@ -1,0 +1,162 @@
+"""Named row blocks: how weights are written down before they are laid into a model.
+
+The paper's token matrix stacks rows ``Z = [B^T; Psi^T; Phi^T]``, and its weight matrices are nonzero in a few blocks
+only. Here a block has a name and a width, a weight matrix is a dictionary from ``(target, source)`` to a coefficient, and
+no construction contains an index range. The first block of the paper is always called ``"incidence"``.
+
+>>> program = Program(
+...     blocks={"incidence": "edges", "demand": "demands", "potential": "demands"},
+...     layers=(
+...         Layer(
+...             heads=(Head(value={("potential", "potential"): -0.1}, **similarity("incidence")),),
+...             skip={("potential", "demand"): 0.1},
+...         ),
+...     ),
+... )
+>>> layout = program.layout(nodes=5, edges=4, demands=2)
+>>> layout["potential"]
+slice(6, 8, None)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.transformer.normalize import NONE, Normalization
+
+INCIDENCE = "incidence"
+
+Width = str | int
+"""``"edges"``, ``"nodes"``, ``"demands"``, or a number."""
+Coefficient = int | float | tuple[float, ...] | Tensor
+"""A multiple of the identity, a diagonal, or a full matrix (target x source)."""
+Blocks = Mapping[tuple[str, str], Coefficient]
+"""A weight matrix by its nonzero blocks, ``(target, source)`` to coefficient."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One attention head: ``W^V``, ``W^Q`` and ``W^K`` by their nonzero blocks."""
+
+    value: Blocks
+    query: Blocks
+    key: Blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer, ``Z <- Z + sum over heads Attn(Z) + W^R Z``; an object that occurs twice in a program shares weights."""
+
+    heads: tuple[Head, ...] = ()
+    skip: Blocks = field(default_factory=dict)
+
+
+def map_layer(layer: Layer, change: Callable[[Any], Any]) -> Layer:
+    """The same layer with ``change`` applied to every coefficient."""
+
+    def mapped(blocks: Blocks) -> Blocks:
+        return {pair: change(coefficient) for pair, coefficient in blocks.items()}
+
+    heads = tuple(Head(mapped(h.value), mapped(h.query), mapped(h.key)) for h in layer.heads)
+    return Layer(heads, mapped(layer.skip))
+
+
+def similarity(left: str, right: str | None = None, *, by: Coefficient = 1.0) -> dict[str, Blocks]:
+    """Query and key of a head whose similarity matrix is ``by * X_left X_right^T``, with ``right = left`` by default.
+
+    The product of both is all that matters, so the key carries the coefficient: ``S = (X W_K^T) (X W_Q^T)^T``.
+    """
+    right = left if right is None else right
+    return {"query": {(left, right): 1.0}, "key": {(left, left): by}}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named block lies among the features of a token."""
+
+    widths: dict[str, int]
+
+    def __getitem__(self, name: str) -> slice:
+        if name not in self.widths:
+            raise KeyError(f"expected one of the blocks {', '.join(self.widths)}, got {name!r}")
+        start = 0
+        for other, width in self.widths.items():
+            if other == name:
+                break
+            start += width
+        return slice(start, start + self.widths[name])
+
+    @property
+    def total(self) -> int:
+        """Features of a token."""
+        return sum(self.widths.values())
+
+    def pack(self, blocks: Mapping[str, Float[Tensor, "*graphs nodes _"]]) -> Float[Tensor, "*graphs nodes features"]:
+        """Named blocks side by side, as tokens; a block that is not given is zero."""
+        self.check(blocks)
+        like = next(iter(blocks.values()))
+        return torch.cat(
+            [blocks[n] if n in blocks else like.new_zeros(*like.shape[:-1], w) for n, w in self.widths.items()], dim=-1
+        )
+
+    def unpack(self, tokens: Float[Tensor, "*graphs nodes features"]) -> dict[str, Float[Tensor, "*graphs nodes _"]]:
+        """The named blocks of tokens."""
+        return dict(zip(self.widths, tokens.split(list(self.widths.values()), dim=-1), strict=True))
+
+    def check(self, blocks: Mapping[str, Tensor]) -> None:
+        """Raise a ValueError unless the given blocks are of this layout."""
+        for name, x in blocks.items():
+            if name not in self.widths:
+                raise ValueError(f"expected blocks among {', '.join(self.widths)}, got {name!r}")
+            if x.shape[-1] != self.widths[name]:
+                raise ValueError(f"expected block {name!r} of width {self.widths[name]}, got {x.shape[-1]}")
+
+    def matrix(self, blocks: Blocks) -> Float[Tensor, "features features"]:
+        """A weight matrix written out, in float64."""
+        out = torch.zeros(self.total, self.total, dtype=torch.float64)
+        for (target, source), coefficient in blocks.items():
+            rows, columns = self[target], self[source]
+            out[rows, columns] = as_matrix(coefficient, self.widths[target], self.widths[source])
+        return out
+
+
+def as_matrix(coefficient: Coefficient, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
+    """A coefficient as the matrix it stands for."""
+    value = torch.as_tensor(coefficient, dtype=torch.float64)
+    if value.ndim == 2:
+        return value
+    if rows != columns:
+        raise ValueError(f"a scalar or diagonal coefficient needs blocks of equal width, got {rows} and {columns}")
+    return torch.diag(value.expand(rows) if value.ndim == 0 else value)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Everything that makes a linear Transformer: its blocks, its layers, its normalisation."""
+
+    blocks: Mapping[str, Width]
+    layers: Sequence[Layer]
+    normalization: Normalization = NONE
+
+    def layout(self, *, nodes: int, edges: int, demands: int) -> Layout:
+        """The layout for graphs of a given size."""
+        size = {"nodes": nodes, "edges": edges, "demands": demands}
+        return Layout({name: width if isinstance(width, int) else size[width] for name, width in self.blocks.items()})
+
+    def map_layers(self, change: Callable[[Layer], Any]) -> list[Any]:
+        """``change`` applied to every layer; a layer that occurs several times is changed once, and stays one object."""
+        changed: dict[int, Any] = {}
+        for layer in self.layers:
+            if id(layer) not in changed:
+                changed[id(layer)] = change(layer)
+        return [changed[id(layer)] for layer in self.layers]
+
+    def then(self, other: Program) -> Program:
+        """This program followed by another, on the union of their blocks; the normalisation is the other's."""
+        return Program({**self.blocks, **other.blocks}, (*self.layers, *other.layers), other.normalization)

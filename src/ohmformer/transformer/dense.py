@@ -1,0 +1,126 @@
+"""The paper's Transformer to the letter (equation ``e:z_dynamics``): one token per node, one matrix for all features.
+
+    Z <- Z + sum over heads W^V Z Z^T W^Q^T W^K Z + W^R Z,   then a normalisation
+
+Weights grow with the square of the number of edges; it is here because the lemmas and Figures 1 and 2 are about it. Use
+:class:`~ohmformer.transformer.efficient.EfficientTransformer` for work.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ohmformer.transformer.attention import linear_attention
+from ohmformer.transformer.blocks import INCIDENCE, Blocks, Layer, Layout, Program
+from ohmformer.transformer.normalize import NONE, Normalization
+from ohmformer.transformer.trace import Trace
+
+
+class DenseLayer(nn.Module):
+    """Weights of one layer: three stacks of heads and the skip matrix ``W^R``."""
+
+    def __init__(self, value: Tensor, query: Tensor, key: Tensor, skip: Tensor) -> None:
+        super().__init__()
+        self.value = nn.Parameter(value)
+        self.query = nn.Parameter(query)
+        self.key = nn.Parameter(key)
+        self.skip = nn.Parameter(skip)
+
+    @classmethod
+    def of(cls, layer: Layer, layout: Layout, dtype: torch.dtype) -> DenseLayer:
+        """A layer of a program, written out."""
+        h = layout.total
+
+        def stack(matrices: list[Blocks]) -> Tensor:
+            return (
+                torch.stack([layout.matrix(m) for m in matrices]).to(dtype)
+                if matrices
+                else torch.zeros(0, h, h, dtype=dtype)
+            )
+
+        heads = layer.heads
+        value, query, key = stack([x.value for x in heads]), stack([x.query for x in heads]), stack([x.key for x in heads])
+        return cls(value, query, key, layout.matrix(layer.skip).to(dtype))
+
+    def forward(
+        self, x: Float[Tensor, "*graphs nodes features"], seen: Float[Tensor, "*graphs nodes features"]
+    ) -> Float[Tensor, "*graphs nodes features"]:
+        """``X + Attn(X) + X W_R^T``, where queries and keys read ``seen``."""
+        return x + linear_attention(x, self.value, self.query, self.key, seen) + x @ self.skip.mT
+
+
+class LinearTransformer(nn.Module):
+    """The linear Transformer on tokens ``(..., nodes, features)``, learnable; leading axes are batches of graphs.
+
+    >>> layout = Layout({"incidence": 3, "phi": 2})
+    >>> model = LinearTransformer.random(layout, layers=2, heads=4, generator=torch.Generator().manual_seed(0))
+    >>> model(torch.ones(7, 5, 5)).shape
+    torch.Size([7, 5, 5])
+    """
+
+    def __init__(self, layout: Layout, layers: list[DenseLayer], normalization: Normalization = NONE) -> None:
+        super().__init__()
+        self.layout = layout
+        self.layers = nn.ModuleList(layers)
+        self.normalization = normalization
+
+    @classmethod
+    def of(cls, program: Program, layout: Layout, dtype: torch.dtype = torch.float64) -> LinearTransformer:
+        """The model of a program; layers that are one object in the program share their weights."""
+        layers = program.map_layers(lambda layer: DenseLayer.of(layer, layout, dtype))
+        return cls(layout, layers, program.normalization)
+
+    @classmethod
+    def random(
+        cls,
+        layout: Layout,
+        *,
+        layers: int,
+        heads: int = 1,
+        normalization: Normalization = NONE,
+        generator: torch.Generator,
+        scale: float | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> LinearTransformer:
+        """Gaussian weights of standard deviation ``scale``, 1 / features unless given; ``W^R`` starts at zero."""
+        h = layout.total
+        scale = 1 / max(h, 1) if scale is None else scale
+
+        def draw() -> Tensor:
+            return scale * torch.randn(heads, h, h, generator=generator, dtype=dtype)
+
+        stack = [DenseLayer(draw(), draw(), draw(), torch.zeros(h, h, dtype=dtype)) for _ in range(layers)]
+        return cls(layout, stack, normalization)
+
+    @overload
+    def forward(self, tokens: Tensor, *, trace: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, tokens: Tensor, *, trace: Literal[True]) -> Trace: ...
+    def forward(self, tokens: Float[Tensor, "*graphs nodes features"], *, trace: bool = False) -> Tensor | Trace:
+        """Tokens after the last layer, or with ``trace=True`` the named blocks after every layer."""
+        if tokens.shape[-1] != self.layout.total:
+            raise ValueError(f"expected tokens of {self.layout.total} features, got {tokens.shape[-1]}")
+        states = [tokens]
+        for layer in self.layers:
+            tokens = self._normalize(layer(tokens, self._seen(tokens)))
+            if trace:
+                states.append(tokens)
+        return Trace([self.layout.unpack(x) for x in states]) if trace else tokens
+
+    def _seen(self, tokens: Tensor) -> Tensor:
+        if self.normalization.degrees == "none" or INCIDENCE not in self.layout.widths:
+            return tokens
+        blocks = self.layout.unpack(tokens)
+        return self.layout.pack(blocks | {INCIDENCE: self.normalization.seen_incidence(blocks[INCIDENCE])})
+
+    def _normalize(self, tokens: Tensor) -> Tensor:
+        if self.normalization == NONE:
+            return tokens
+        features = self.layout.unpack(tokens)
+        incidence = {name: features.pop(name) for name in (INCIDENCE,) if name in features}
+        scaled = {name: self.normalization.scale_incidence(x) for name, x in incidence.items()}
+        return self.layout.pack(scaled | self.normalization.scale_features(features))

@@ -1,0 +1,266 @@
+"""The parameter-efficient Transformer (equation ``e:z_dynamics_efficient``): scalars on ``B``, blocks on ``Phi``.
+
+    S   = alpha_K alpha_Q G + K Q^T                          similarity, one per head
+    Phi <- Phi + sum over heads S Phi W_V^T + Phi W_R^T
+    B   <- A B,   A = (1 + alpha_R) I + sum over heads alpha_V S
+
+``B`` enters only as ``G = B B^T``, and ``G <- A G A^T``, so the edge axis is not part of the state. In every construction
+alpha_V = alpha_R = 0: then ``G`` stays the input Laplacian, ``S`` is never formed, and a layer is one product with ``G``
+per block that attention reads. Blocks of weights that a program leaves out cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from ohmformer.transformer.attention import apply_similarity
+from ohmformer.transformer.blocks import INCIDENCE, Blocks, Coefficient, Head, Layer, Program, map_layer
+from ohmformer.transformer.normalize import NONE, Normalization
+from ohmformer.transformer.trace import Trace
+
+GRAM = "gram"
+"""The name under which a trace keeps ``G``."""
+
+
+class EfficientTransformer(nn.Module):
+    """The efficient linear Transformer of a :class:`Program`; built and trained weights live here alike.
+
+    All multiples of the identity are one parameter vector, ``scalars``; diagonals and full matrices are in ``tensors``.
+
+    >>> from ohmformer import Graph
+    >>> model = EfficientTransformer.random({"phi": 3}, layers=2, generator=torch.Generator().manual_seed(0))
+    >>> g = Graph.from_edges([(0, 1), (1, 2)]).to(dtype=torch.float32)
+    >>> model(g.laplacian(), {"phi": torch.ones(3, 3)})["phi"].shape
+    torch.Size([3, 3])
+    """
+
+    def __init__(self, program: Program, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.blocks = program.blocks
+        self.normalization = program.normalization
+        scalars: list[float] = []
+        tensors: list[Tensor] = []
+
+        def store(coefficient: Coefficient) -> int:
+            if isinstance(coefficient, int | float):
+                scalars.append(float(coefficient))
+                return len(scalars) - 1
+            tensors.append(torch.as_tensor(coefficient, dtype=dtype))
+            return -len(tensors)  # indices of tensors run backwards from -1, so both kinds can share one list
+
+        def indexed(layer: Layer) -> Layer:
+            _check(layer, program.blocks)
+            return map_layer(layer, store)
+
+        self._layers = program.map_layers(indexed)
+        self._steps = Program(self.blocks, self._layers).map_layers(_Step)
+        self.scalars = nn.Parameter(torch.tensor(scalars, dtype=dtype))
+        self.tensors = nn.ParameterList(t.clone() for t in tensors)
+
+    @classmethod
+    def random(
+        cls,
+        blocks: Mapping[str, int],
+        *,
+        layers: int,
+        heads: int = 1,
+        normalization: Normalization = NONE,
+        generator: torch.Generator,
+        scale: float | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> EfficientTransformer:
+        """Every scalar and every block free: Gaussian weights of deviation ``scale``, 1 / features unless given."""
+        scale = 1 / max(sum(blocks.values()), 1) if scale is None else scale
+
+        def draw(*shape: int) -> Tensor:
+            return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        def weights() -> Blocks:
+            on_incidence: dict[tuple[str, str], Coefficient] = {(INCIDENCE, INCIDENCE): float(draw())}
+            return on_incidence | {(t, s): draw(blocks[t], blocks[s]) for t in blocks for s in blocks}
+
+        def layer() -> Layer:
+            return Layer(tuple(Head(weights(), weights(), weights()) for _ in range(heads)), weights())
+
+        return cls(Program({INCIDENCE: "edges", **blocks}, [layer() for _ in range(layers)], normalization), dtype)
+
+    def program(self) -> Program:
+        """The weights as they are now, block by block: what another model, dense or efficient, can be built from."""
+        values = [*self.scalars.tolist(), *(t.detach().clone() for t in reversed(list(self.tensors)))]
+        layers = Program(self.blocks, self._layers).map_layers(lambda layer: map_layer(layer, values.__getitem__))
+        return Program(self.blocks, layers, self.normalization)
+
+    @overload
+    def forward(
+        self,
+        gram: Tensor,
+        features: Mapping[str, Tensor],
+        *,
+        incidence: Tensor | None = None,
+        trace: Literal[False] = False,
+    ) -> dict[str, Tensor]: ...
+    @overload
+    def forward(
+        self, gram: Tensor, features: Mapping[str, Tensor], *, incidence: Tensor | None = None, trace: Literal[True]
+    ) -> Trace: ...
+    def forward(
+        self,
+        gram: Tensor,
+        features: Mapping[str, Tensor],
+        *,
+        incidence: Tensor | None = None,
+        trace: bool = False,
+    ) -> dict[str, Tensor] | Trace:
+        """The named blocks after the last layer, or with ``trace=True`` after every layer, beside ``G``.
+
+        Args:
+            gram: ``G = B B^T``, ``(..., nodes, nodes)``; a sparse CSR matrix will do where ``B`` does not change.
+            features: the blocks of Phi, ``(..., nodes, width)``; blocks that are not given start at zero.
+            incidence: ``B`` itself, needed for l1 degrees only.
+            trace: keep every state.
+        """
+        state = self._start(features)
+        coefficients = self._coefficients()
+        seen = self.normalization.seen_gram(gram, incidence)
+        states: list[Mapping[str, Tensor]] = [{**state, GRAM: gram}]
+        for step in self._steps:
+            mover = step.incidence_map(seen, state, coefficients) if step.evolves else None
+            state = step(seen, state, coefficients)
+            if self.normalization.features != "none":
+                state = self.normalization.scale_features(state)
+            if mover is not None:
+                gram = mover @ gram @ mover.mT
+                incidence = None if incidence is None else mover @ incidence
+            if mover is not None or self.normalization.incidence != "none":
+                gram = self.normalization.scale_gram(gram)
+                incidence = None if incidence is None else self.normalization.scale_incidence(incidence)
+                seen = self.normalization.seen_gram(gram, incidence)
+            if trace:
+                states.append({**state, GRAM: gram})
+        return Trace(states) if trace else state
+
+    def _start(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        names = [name for name in self.blocks if name != INCIDENCE]
+        unknown = [name for name in features if name not in names]
+        if unknown or not features:
+            raise ValueError(f"expected blocks among {', '.join(names)}, got {', '.join(unknown) or 'none'}")
+        like: dict[Any, Tensor] = {self.blocks[name]: x for name, x in features.items()}
+        for name in names:
+            width = self.blocks[name]
+            if width not in like:
+                first = next(iter(features.values()))
+                if not isinstance(width, int):
+                    raise ValueError(f"expected a block of width {width!r} to be given, so that {name!r} has a width")
+                like[width] = first.new_zeros(*first.shape[:-1], width)
+        return {name: features[name] if name in features else torch.zeros_like(like[self.blocks[name]]) for name in names}
+
+    def _coefficients(self) -> list[Any]:
+        """All coefficients by index: scalars as numbers, or as 0-dimensional tensors where a gradient is wanted."""
+        learning = torch.is_grad_enabled() and self.scalars.requires_grad
+        return [*(self.scalars.unbind() if learning else self.scalars.tolist()), *reversed(list(self.tensors))]
+
+
+class _Step:
+    """One layer ready to run: its blocks grouped so that every product is made once. Coefficients come by index."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.heads = [_Attend(head) for head in layer.heads]
+        self.skip = [(target, source, i) for (target, source), i in layer.skip.items() if target != INCIDENCE]
+        self.alpha_skip = layer.skip.get((INCIDENCE, INCIDENCE))
+        self.evolves = self.alpha_skip is not None or any(head.alpha_value is not None for head in self.heads)
+        attended = {target for head in self.heads for targets in head.value.values() for target, _ in targets}
+        self.targets = attended | {target for target, *_ in self.skip}
+
+    def __call__(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> dict[str, Tensor]:
+        """``Phi + sum over heads S Phi W_V^T + Phi W_R^T``; blocks that nothing is added to are passed on as they are."""
+        out: dict[str, Tensor | None] = dict(state)
+        for target, source, i in self.skip:
+            coefficient = coefficients[i]
+            if target == source and isinstance(coefficient, float):  # 1 + W^R at once: -1 empties the block
+                out[target] = _add(None, 1 + coefficient, state[target]) if coefficient != -1 else None
+        for target, source, i in self.skip:
+            if not (target == source and isinstance(coefficients[i], float)):
+                out[target] = _add(out[target], coefficients[i], state[source])
+        for head in self.heads:
+            for source, targets in head.value.items():
+                product = head.apply(seen, state, state[source], coefficients)
+                for target, i in targets:
+                    out[target] = _add(out[target], coefficients[i], product)
+        return {name: torch.zeros_like(state[name]) if x is None else x for name, x in out.items()}
+
+    def incidence_map(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> Tensor:
+        """``A`` in ``B <- A B``."""
+        identity = torch.eye(seen.shape[-1], dtype=seen.dtype, device=seen.device)
+        mover = identity if self.alpha_skip is None else (1 + coefficients[self.alpha_skip]) * identity
+        for head in self.heads:
+            if head.alpha_value is not None:
+                mover = mover + coefficients[head.alpha_value] * head.apply(seen, state, identity, coefficients)
+        return mover
+
+
+class _Attend:
+    """One head ready to run."""
+
+    def __init__(self, head: Head) -> None:
+        pair = (INCIDENCE, INCIDENCE)
+        self.alpha_value = head.value.get(pair)
+        self.alphas = (head.key[pair], head.query[pair]) if pair in head.key and pair in head.query else None
+        self.value = _grouped(head.value, by="source")
+        key, query = _grouped(head.key, by="target"), _grouped(head.query, by="target")
+        self.slots = [(key[slot], query[slot]) for slot in key if slot in query]
+
+    def apply(self, seen: Tensor, state: dict[str, Tensor], x: Tensor, coefficients: Any) -> Tensor:
+        """``S x`` with ``S = alpha_K alpha_Q G + sum over slots K Q^T``, without forming ``S`` where that is dearer."""
+        total = None
+        if self.alphas is not None:
+            key, query = self.alphas
+            total = _add(None, coefficients[key] * coefficients[query], seen @ x)
+        for key_terms, query_terms in self.slots:
+            k, q = (_combine(terms, state, coefficients) for terms in (key_terms, query_terms))
+            product = apply_similarity(k, q, x)
+            total = product if total is None else total + product
+        return torch.zeros_like(x) if total is None else total
+
+
+def _grouped(blocks: Blocks, by: Literal["source", "target"]) -> dict[str, list[tuple[str, Any]]]:
+    """Blocks other than the incidence's, as source -> [(target, coefficient)] or the other way round."""
+    groups: dict[str, list[tuple[str, Any]]] = {}
+    for (target, source), coefficient in blocks.items():
+        if target != INCIDENCE:
+            name, other = (source, target) if by == "source" else (target, source)
+            groups.setdefault(name, []).append((other, coefficient))
+    return groups
+
+
+def _combine(terms: list[tuple[str, int]], state: dict[str, Tensor], coefficients: Any) -> Tensor:
+    out = None
+    for source, i in terms:
+        out = _add(out, coefficients[i], state[source])
+    assert out is not None  # a slot has at least one term
+    return out
+
+
+def _add(base: Tensor | None, coefficient: Any, x: Tensor) -> Tensor:
+    """``base + x W^T`` for a coefficient that is a number, a 0-dimensional tensor, a diagonal or a matrix."""
+    if isinstance(coefficient, float):
+        if base is None:
+            return x if coefficient == 1 else coefficient * x
+        return torch.add(base, x, alpha=coefficient)
+    term = x @ coefficient.mT if coefficient.ndim == 2 else coefficient * x
+    return term if base is None else base + term
+
+
+def _check(layer: Layer, names: Mapping[str, Any]) -> None:
+    for blocks in (layer.skip, *(b for head in layer.heads for b in (head.value, head.query, head.key))):
+        for (target, source), coefficient in blocks.items():
+            for name in (target, source):
+                if name not in names:
+                    raise ValueError(f"expected blocks among {', '.join(names)}, got {name!r}")
+            if (target == INCIDENCE) != (source == INCIDENCE):
+                raise ValueError(f"the efficient model cannot mix incidence and features, got {source!r} -> {target!r}")
+            if target == INCIDENCE and not isinstance(coefficient, int | float):
+                raise ValueError("the efficient model has scalars on the incidence block, got a diagonal or a matrix")
