@@ -41,7 +41,7 @@ def dual_energy(
 def resistance_from_pinv(graph: Graph, pinv: Float[Tensor, "*graphs width width"]) -> Float[Tensor, "*graphs width width"]:
     """``R = 1 l^T + l 1^T - 2 L^+`` with ``l`` the diagonal of ``L^+``; ``inf`` between components, zero on padding."""
     diagonal = pinv.diagonal(dim1=-2, dim2=-1)
-    resistance = (diagonal[..., :, None] + diagonal[..., None, :] - 2 * pinv).clamp(min=0)
+    resistance = (diagonal[..., :, None] + diagonal[..., None, :] - (pinv + pinv.mT)).clamp(min=0)
     return _between_components(graph, resistance)
 
 

@@ -32,9 +32,10 @@ def draw_circuit(
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch
 
-    figure = Figure(figsize=(8, 5.2), layout="constrained")
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    place = positions or nx.kamada_kawai_layout(nx.Graph(graph.to_networkx()), weight="resistance")
+    layout = positions or nx.kamada_kawai_layout(nx.Graph(graph.to_networkx()), weight="resistance")
+    place = {node: (float(x), float(y)) for node, (x, y) in layout.items()}
     current = -circuit.flow(graph, potential[:, None])[:, 0]
     strongest = max(float(current.abs().max()) if graph.num_edges else 0.0, 1e-300)
     for (u, v), i, r in zip(graph.edge_index.t().tolist(), current.tolist(), graph.resistance.tolist(), strict=True):
@@ -59,7 +60,9 @@ def draw_circuit(
     return figure
 
 
-def _draw_nodes(axes: Axes, place: dict, potential: Tensor, injected: Tensor, figure: Figure) -> None:
+def _draw_nodes(
+    axes: Axes, place: dict[int, tuple[float, float]], potential: Tensor, injected: Tensor, figure: Figure
+) -> None:
     x, y = zip(*(place[i] for i in range(len(potential))), strict=True)
     dots = axes.scatter(x, y, c=potential.tolist(), s=620, cmap="viridis", edgecolors="black", zorder=2)
     figure.colorbar(dots, ax=axes, label="potential (V)", shrink=0.8)
@@ -72,7 +75,7 @@ def _draw_nodes(axes: Axes, place: dict, potential: Tensor, injected: Tensor, fi
         if abs(flowing) > 1e-12:
             word = f"{flowing:g} A in" if flowing > 0 else f"{-flowing:g} A out"
             axes.annotate(
-                word, place[node], xytext=(0, 18), textcoords="offset points", ha="center", fontsize=9, weight="bold"
+                word, place[node], xytext=(0, -26), textcoords="offset points", ha="center", fontsize=9, weight="bold"
             )
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -94,7 +93,7 @@ def effective_resistance(graph: Graph) -> Float[Tensor, "*graphs width width"]:
     return resistance_from_pinv(graph, pinv(graph))
 
 
-def eigenvectors(graph: Graph, k: int, which: Literal["smallest", "largest"] = "smallest") -> Eigenvectors:
+def eigenvectors(graph: Graph, k: int, which: str = "smallest") -> Eigenvectors:
     """The ``k`` smallest *nonzero* eigenpairs of each graph, ascending, or the ``k`` largest, descending."""
     if k < 1:
         raise ValueError(f"expected k >= 1 eigenvectors, got {k}")

@@ -34,10 +34,11 @@ tensor([[ 1.0000, -1.0000,  0.0000],
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -146,8 +147,11 @@ class Graph:
         return cls.from_edges(edges, num_nodes=len(number), resistance=weights[0], conductance=weights[1])
 
     @classmethod
-    def from_scipy(cls, adjacency: Any, *, entries: Literal["conductance", "resistance", "unit"]) -> Graph:
-        """A graph from a symmetric SciPy sparse adjacency matrix; ``entries`` says what its values are."""
+    def from_scipy(cls, adjacency: Any, *, entries: str) -> Graph:
+        """A graph from a symmetric SciPy sparse adjacency matrix.
+
+        ``entries`` says what its values are: ``"conductance"``, ``"resistance"`` or, to ignore them, ``"unit"``.
+        """
         if entries not in ("conductance", "resistance", "unit"):
             raise ValueError(f"expected entries='conductance', 'resistance' or 'unit', got {entries!r}")
         rows, columns = adjacency.shape
@@ -349,7 +353,10 @@ class Graph:
         c = self.resistance.reciprocal()
         index = torch.stack([torch.cat([tail, head, tail, head]), torch.cat([tail, head, head, tail])])
         size = (self.num_nodes, self.num_nodes)
-        return torch.sparse_coo_tensor(index, torch.cat([c, c, -c, -c]), size).coalesce().to_sparse_csr()
+        entries = torch.sparse_coo_tensor(index, torch.cat([c, c, -c, -c]), size, check_invariants=False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            return entries.coalesce().to_sparse_csr()
 
     def projector(self) -> Float[Tensor, "*graphs width width"]:
         """The projection onto the range of ``L``: identity minus averaging over each component (the paper's I-hat)."""

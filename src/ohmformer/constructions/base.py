@@ -52,7 +52,7 @@ class Runnable(ABC):
         graph: Graph,
         blocks: Mapping[str, Tensor],
         layers: int,
-        model: Literal["efficient", "dense"] = "efficient",
+        model: str = "efficient",
     ) -> Trace:
         """The state after every layer, from given input blocks."""
         if model == "efficient":
@@ -152,7 +152,7 @@ class Construction(Runnable):
         signals: Tensor | None = None,
         *,
         layers: int,
-        model: Literal["efficient", "dense"] = "efficient",
+        model: str = "efficient",
         trace: Literal[False] = False,
     ) -> Tensor: ...
     @overload
@@ -162,7 +162,7 @@ class Construction(Runnable):
         signals: Tensor | None = None,
         *,
         layers: int,
-        model: Literal["efficient", "dense"] = "efficient",
+        model: str = "efficient",
         trace: Literal[True],
     ) -> Trace: ...
     def run(
@@ -171,7 +171,7 @@ class Construction(Runnable):
         signals: Tensor | None = None,
         *,
         layers: int,
-        model: Literal["efficient", "dense"] = "efficient",
+        model: str = "efficient",
         trace: bool = False,
     ) -> Tensor | Trace:
         """Build the model, run it, and read the answer.

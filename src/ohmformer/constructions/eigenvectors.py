@@ -227,7 +227,7 @@ class SubspaceIteration(Runnable):
 
     def run(self, graph: Graph, start: Tensor, *, layers: int, model: str = "efficient") -> Float[Tensor, "*graphs width k"]:
         """The columns after ``layers`` layers, the leading eigenvector of the matrix first (with Gram-Schmidt)."""
-        states = self.run_blocks(graph, self.inputs(graph, start), layers, model)  # pyright: ignore[reportArgumentType]
+        states = self.run_blocks(graph, self.inputs(graph, start), layers, model)
         return states.final[VECTORS].flip(-1)
 
     # ------------------------------------------------------------------------------------------------ bound

@@ -161,9 +161,9 @@ class NewtonSchulz(Orthogonalization):
 
     def error_bound(self, layers: int, smallest: float) -> float:
         """``|Phi^T Phi - I|`` for singular values in ``[smallest, 1]``: ``e <- e^2 (3 + e)/4`` from 1 - smallest^2."""
-        if not 0 < smallest <= 1:
+        if not 0 < smallest <= 1 + 1e-12:
             raise ValueError(f"Newton-Schulz needs singular values in (0, 1], got a smallest one of {smallest!r}")
-        defect = 1 - smallest**2
+        defect = max(1 - smallest**2, 0.0)
         for _ in range(check_layers(layers)):
             defect = defect**2 * (3 + defect) / 4
         return defect

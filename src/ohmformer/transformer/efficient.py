@@ -11,7 +11,7 @@ per block that attention reads. Blocks of weights that a program leaves out cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, overload
 
 import torch
@@ -128,8 +128,7 @@ class EfficientTransformer(nn.Module):
         seen = self.normalization.seen_gram(gram, incidence)
         states: list[Mapping[str, Tensor]] = [{**state, GRAM: gram}]
         for step in self._steps:
-            mover = step.incidence_map(seen, state, coefficients) if step.evolves else None
-            state = step(seen, state, coefficients)
+            state, mover = step(seen, state, coefficients)
             if self.normalization.features != "none":
                 state = self.normalization.scale_features(state)
             if mover is not None:
@@ -172,11 +171,12 @@ class _Step:
         self.skip = [(target, source, i) for (target, source), i in layer.skip.items() if target != INCIDENCE]
         self.alpha_skip = layer.skip.get((INCIDENCE, INCIDENCE))
         self.evolves = self.alpha_skip is not None or any(head.alpha_value is not None for head in self.heads)
-        attended = {target for head in self.heads for targets in head.value.values() for target, _ in targets}
-        self.targets = attended | {target for target, *_ in self.skip}
 
-    def __call__(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> dict[str, Tensor]:
-        """``Phi + sum over heads S Phi W_V^T + Phi W_R^T``; blocks that nothing is added to are passed on as they are."""
+    def __call__(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> tuple[dict[str, Tensor], Tensor | None]:
+        """``Phi + sum over heads S Phi W_V^T + Phi W_R^T``, and ``A`` in ``B <- A B``, or None if ``B`` stays.
+
+        Blocks that nothing is added to are passed on as they are.
+        """
         out: dict[str, Tensor | None] = dict(state)
         for target, source, i in self.skip:
             coefficient = coefficients[i]
@@ -185,25 +185,26 @@ class _Step:
         for target, source, i in self.skip:
             if not (target == source and isinstance(coefficients[i], float)):
                 out[target] = _add(out[target], coefficients[i], state[source])
+        mover = self._skip_of_incidence(seen, coefficients) if self.evolves else None
         for head in self.heads:
+            similarity = None
+            if mover is not None and head.alpha_value is not None:
+                similarity = head.similarity(seen, state, coefficients)
+                mover = mover + coefficients[head.alpha_value] * similarity
             for source, targets in head.value.items():
-                product = head.apply(seen, state, state[source], coefficients)
+                x = state[source]
+                product = head.apply(seen, state, x, coefficients) if similarity is None else similarity @ x
                 for target, i in targets:
                     out[target] = _add(out[target], coefficients[i], product)
-        return {name: torch.zeros_like(state[name]) if x is None else x for name, x in out.items()}
+        return {name: torch.zeros_like(state[name]) if x is None else x for name, x in out.items()}, mover
 
-    def incidence_map(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> Tensor:
-        """``A`` in ``B <- A B``."""
+    def _skip_of_incidence(self, seen: Tensor, coefficients: Any) -> Tensor:
         identity = torch.eye(seen.shape[-1], dtype=seen.dtype, device=seen.device)
-        mover = identity if self.alpha_skip is None else (1 + coefficients[self.alpha_skip]) * identity
-        for head in self.heads:
-            if head.alpha_value is not None:
-                mover = mover + coefficients[head.alpha_value] * head.apply(seen, state, identity, coefficients)
-        return mover
+        return identity if self.alpha_skip is None else (1 + coefficients[self.alpha_skip]) * identity
 
 
 class _Attend:
-    """One head ready to run."""
+    """One head ready to run: ``S = alpha_K alpha_Q G + sum over slots K Q^T``."""
 
     def __init__(self, head: Head) -> None:
         pair = (INCIDENCE, INCIDENCE)
@@ -214,16 +215,29 @@ class _Attend:
         self.slots = [(key[slot], query[slot]) for slot in key if slot in query]
 
     def apply(self, seen: Tensor, state: dict[str, Tensor], x: Tensor, coefficients: Any) -> Tensor:
-        """``S x`` with ``S = alpha_K alpha_Q G + sum over slots K Q^T``, without forming ``S`` where that is dearer."""
+        """``S x``, without forming ``S`` where that is dearer."""
         total = None
         if self.alphas is not None:
             key, query = self.alphas
             total = _add(None, coefficients[key] * coefficients[query], seen @ x)
-        for key_terms, query_terms in self.slots:
-            k, q = (_combine(terms, state, coefficients) for terms in (key_terms, query_terms))
+        for k, q in self._keys_and_queries(state, coefficients):
             product = apply_similarity(k, q, x)
             total = product if total is None else total + product
         return torch.zeros_like(x) if total is None else total
+
+    def similarity(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> Tensor:
+        """``S`` itself, which a layer that changes ``B`` needs."""
+        total = torch.zeros_like(seen)
+        if self.alphas is not None:
+            key, query = self.alphas
+            total = _add(None, coefficients[key] * coefficients[query], seen)
+        for k, q in self._keys_and_queries(state, coefficients):
+            total = total + k @ q.mT
+        return total
+
+    def _keys_and_queries(self, state: dict[str, Tensor], coefficients: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        for key_terms, query_terms in self.slots:
+            yield _combine(key_terms, state, coefficients), _combine(query_terms, state, coefficients)
 
 
 def _grouped(blocks: Blocks, by: Literal["source", "target"]) -> dict[str, list[tuple[str, Any]]]:
