@@ -120,9 +120,7 @@ def test_lemma_6_skip_matrix():
 def test_corollary_7():
     g, phi = graph(), torch.randn(10, 3, generator=generator(), dtype=torch.float64)
     mu = exact.spectrum(g).lmax
-    printed = Layer(
-        heads=(Head({(VECTORS, VECTORS): 1.0}, **similarity(INCIDENCE)),), skip={(VECTORS, VECTORS): mu - 1}
-    )
+    printed = Layer(heads=(Head({(VECTORS, VECTORS): 1.0}, **similarity(INCIDENCE)),), skip={(VECTORS, VECTORS): mu - 1})
     torch.testing.assert_close(step_of(printed, g, phi)[1], mu * phi + g.laplacian() @ phi)
     corrected = Shifted(exact.spectrum(g)).layer(1.0)
     torch.testing.assert_close(step_of(corrected, g, phi)[1], mu * phi - g.laplacian() @ phi)
@@ -215,7 +213,9 @@ def _normalized_laplacian(g: Graph) -> np.ndarray:
 DATA = Path(os.environ.get("OHMFORMER_DATA", Path(__file__).parents[1] / "../shared/data"))
 
 
-@pytest.mark.skipif(not (DATA / "zinc_valid.smi.gz").exists(), reason="set OHMFORMER_DATA to a folder with zinc_valid.smi.gz")
+@pytest.mark.skipif(
+    not (DATA / "zinc_valid.smi.gz").exists(), reason="set OHMFORMER_DATA to a folder with zinc_valid.smi.gz"
+)
 def test_appendix_e_edges_of_zinc():
     """Bonds of a connected SMILES string: atoms - 1 + ring closures."""
     atom = re.compile(r"\[[^]]*\]|Br|Cl|[BCNOPSFI]|[bcnops]")
@@ -286,7 +286,7 @@ def test_lemma_3_proof_first_missing_term():
 
 
 def test_lemma_5_proof_chain_and_a_bound_without_the_spectrum():
-    """exp(-x) <= (1 - x/C)^C / (1 - x^2/C) needs x^2 < C; exp(-x) (1 - x^2/C) <= (1 - x/C)^C <= exp(-x) needs x <= C only."""
+    """exp(-x) <= (1 - x/C)^C / (1 - x^2/C) needs x^2 < C; exp(-x) (1 - x^2/C) <= (1 - x/C)^C only needs x <= C."""
     cubings, power = 2, 9
     x = np.linspace(0, power, 1000)
     lower, truth = (1 - x / power) ** power, np.exp(-x)
@@ -329,4 +329,3 @@ def test_every_row_of_the_errata_has_a_test():
     named = set(re.findall(r"`(test_[a-z0-9_]+)`", text))
     here = {name for name in globals() if name.startswith("test_")} - {"test_every_row_of_the_errata_has_a_test"}
     assert named == here
-

@@ -174,6 +174,7 @@ def test_pad_carries_gradients():
     together = Graph.collate([triangle(), Graph.from_edges([(0, 1)])])
     x = torch.ones(5, 2, requires_grad=True)
     together.pad(x).sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, torch.ones(5, 2))
 
 

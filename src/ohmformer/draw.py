@@ -96,4 +96,4 @@ def wheatstone() -> tuple[Graph, Tensor, dict[int, tuple[float, float]]]:
     graph = Graph.from_edges(edges, resistance=[1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 1.0, 4.0])
     injected = torch.zeros(6, dtype=torch.float64)
     injected[0], injected[5] = 1.0, -1.0
-    return graph, injected, {0: (0, 0.5), 1: (1, 1.1), 2: (1, -0.1), 3: (2, 0.5), 4: (2.2, 1.5), 5: (3.2, 0.5)}
+    return graph, injected, dict(enumerate([(0.0, 0.5), (1.0, 1.1), (1.0, -0.1), (2.0, 0.5), (2.2, 1.5), (3.2, 0.5)]))

@@ -232,6 +232,7 @@ def test_gradients_reach_the_demands():
     chebyshev = Chebyshev(exact.spectrum(g))
     psi = demands_for(g).requires_grad_()
     chebyshev.run(g, psi, layers=chebyshev.layers_for(1e-13))[0].sum().backward()
+    assert psi.grad is not None
     # demands live in the range of L, and so does their gradient
     torch.testing.assert_close(g.center(psi.grad), exact.pinv(g)[0][:, None].expand_as(psi), rtol=1e-9, atol=1e-12)
 

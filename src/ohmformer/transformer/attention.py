@@ -27,7 +27,11 @@ def apply_similarity(
     k: Float[Tensor, "*batch nodes width"], q: Float[Tensor, "*batch nodes width"], v: Float[Tensor, "*batch nodes out"]
 ) -> Float[Tensor, "*batch nodes out"]:
     """``K Q^T V``: n x n similarities first if tokens are wide, width x out summaries first if there are many tokens."""
-    nodes, width, out = k.shape[-2], k.shape[-1], v.shape[-1]
-    if nodes * (width + out) <= 2 * width * out:
+    if forming_is_cheaper(k.shape[-2], k.shape[-1], v.shape[-1]):
         return (k @ q.mT) @ v
     return k @ (q.mT @ v)
+
+
+def forming_is_cheaper(nodes: int, width: int, out: int) -> bool:
+    """Whether ``(K Q^T) V`` takes fewer multiplications than ``K (Q^T V)``."""
+    return nodes * (width + out) < 2 * width * out

@@ -17,7 +17,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from ohmformer.transformer.attention import apply_similarity
+from ohmformer.transformer.attention import apply_similarity, forming_is_cheaper
 from ohmformer.transformer.blocks import INCIDENCE, Blocks, Coefficient, Head, Layer, Program, map_layer
 from ohmformer.transformer.normalize import NONE, Normalization
 from ohmformer.transformer.trace import Trace
@@ -168,7 +168,8 @@ class _Step:
 
     def __init__(self, layer: Layer) -> None:
         self.heads = [_Attend(head) for head in layer.heads]
-        self.skip = [(target, source, i) for (target, source), i in layer.skip.items() if target != INCIDENCE]
+        self.skip_own = [(target, i) for (target, source), i in layer.skip.items() if target == source != INCIDENCE]
+        self.skip_other = [(target, source, i) for (target, source), i in layer.skip.items() if target != source]
         self.alpha_skip = layer.skip.get((INCIDENCE, INCIDENCE))
         self.evolves = self.alpha_skip is not None or any(head.alpha_value is not None for head in self.heads)
 
@@ -178,25 +179,29 @@ class _Step:
         Blocks that nothing is added to are passed on as they are.
         """
         out: dict[str, Tensor | None] = dict(state)
-        for target, source, i in self.skip:
+        for name, i in self.skip_own:
             coefficient = coefficients[i]
-            if target == source and isinstance(coefficient, float):  # 1 + W^R at once: -1 empties the block
-                out[target] = _add(None, 1 + coefficient, state[target]) if coefficient != -1 else None
-        for target, source, i in self.skip:
-            if not (target == source and isinstance(coefficients[i], float)):
-                out[target] = _add(out[target], coefficients[i], state[source])
+            if not isinstance(coefficient, float):
+                out[name] = _add(state[name], coefficient, state[name])
+            elif coefficient == -1:  # the block is emptied
+                out[name] = None
+            else:
+                out[name] = (1 + coefficient) * state[name]
+        for target, source, i in self.skip_other:
+            out[target] = _add(out[target], coefficients[i], state[source])
         mover = self._skip_of_incidence(seen, coefficients) if self.evolves else None
         for head in self.heads:
-            similarity = None
-            if mover is not None and head.alpha_value is not None:
-                similarity = head.similarity(seen, state, coefficients)
+            moves = head.alpha_value is not None
+            similarity = head.similarity(seen, state, coefficients) if moves or head.prefers_similarity(state) else None
+            if mover is not None and moves:
                 mover = mover + coefficients[head.alpha_value] * similarity
             for source, targets in head.value.items():
                 x = state[source]
                 product = head.apply(seen, state, x, coefficients) if similarity is None else similarity @ x
                 for target, i in targets:
                     out[target] = _add(out[target], coefficients[i], product)
-        return {name: torch.zeros_like(state[name]) if x is None else x for name, x in out.items()}, mover
+        filled = {name: torch.zeros_like(state[name]) if x is None else x for name, x in out.items()}
+        return filled, mover
 
     def _skip_of_incidence(self, seen: Tensor, coefficients: Any) -> Tensor:
         identity = torch.eye(seen.shape[-1], dtype=seen.dtype, device=seen.device)
@@ -214,12 +219,23 @@ class _Attend:
         key, query = _grouped(head.key, by="target"), _grouped(head.query, by="target")
         self.slots = [(key[slot], query[slot]) for slot in key if slot in query]
 
+    def prefers_similarity(self, state: dict[str, Tensor]) -> bool:
+        """Whether forming ``S`` saves products: it does if the blocks that are read are many or wide."""
+        if self.alphas is not None or not self.slots:
+            return False
+        nodes = next(iter(state.values())).shape[-2]
+        width = sum(state[key_terms[0][0]].shape[-1] for key_terms, _ in self.slots)
+        out = sum(state[source].shape[-1] for source in self.value)
+        return forming_is_cheaper(nodes, width, out)
+
     def apply(self, seen: Tensor, state: dict[str, Tensor], x: Tensor, coefficients: Any) -> Tensor:
-        """``S x``, without forming ``S`` where that is dearer."""
+        """``S x`` without forming ``S``."""
         total = None
         if self.alphas is not None:
             key, query = self.alphas
             total = _add(None, coefficients[key] * coefficients[query], seen @ x)
+            if not self.slots:
+                return total
         for k, q in self._keys_and_queries(state, coefficients):
             product = apply_similarity(k, q, x)
             total = product if total is None else total + product
@@ -227,13 +243,13 @@ class _Attend:
 
     def similarity(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> Tensor:
         """``S`` itself, which a layer that changes ``B`` needs."""
-        total = torch.zeros_like(seen)
+        total = None
         if self.alphas is not None:
             key, query = self.alphas
             total = _add(None, coefficients[key] * coefficients[query], seen)
         for k, q in self._keys_and_queries(state, coefficients):
-            total = total + k @ q.mT
-        return total
+            total = k @ q.mT if total is None else total + k @ q.mT
+        return torch.zeros_like(seen) if total is None else total
 
     def _keys_and_queries(self, state: dict[str, Tensor], coefficients: Any) -> Iterator[tuple[Tensor, Tensor]]:
         for key_terms, query_terms in self.slots:

@@ -1,0 +1,70 @@
+"""Timing side by side, and a table that says where its numbers come from."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def side_by_side(candidates: dict[str, Callable[[], object]], *, repeats: int, warmup: int = 3) -> dict[str, float]:
+    """Median seconds of each candidate, measured in turns so that a noisy moment hits all of them."""
+    for _ in range(warmup):
+        for run in candidates.values():
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, run in candidates.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def write_table(name: str, title: str, header: list[str], rows: list[list[str]], *, notes: str = "") -> Path:
+    """``results/<name>.md``: a table with command, commit, machine and date."""
+    lines = [f"# {title}", "", provenance(), "", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    if notes:
+        lines += ["", notes]
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.md"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("\n".join(lines) + "\n")
+    temporary.replace(path)
+    return path
+
+
+def provenance() -> str:
+    """Command, commit, machine and date, as one paragraph."""
+    command = f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
+    git = ["git", "-C", str(RESULTS.parent)]
+    commit = subprocess.run(
+        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    dirty = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True).stdout.strip()
+    return (
+        f"`{command}`, commit {commit}{' with changes' if dirty else ''}, "
+        f"{datetime.datetime.now(tz=datetime.UTC).date()}, {_processor()}, {os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}."
+    )
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
+    return names[0] if names else platform.processor() or platform.machine()
