@@ -70,7 +70,7 @@ def main() -> None:
     header = ["construction", "layers", "plain, us a layer", "Transformer, us a layer", "ratio", "difference"]
     notes = (
         f"Medians of {arguments.repeats} alternating runs, float64. The last three keep an n x n state, whatever the number "
-        "of demands. A ratio below 1 means that the forward pass saves an addition over the iteration as one would write it. "
+        "of demands. A ratio below 1 means that the forward pass saves an addition over the iteration as usually written. "
         "Where it is well above 1, the iteration multiplies by a matrix directly, for which attention needs a product with "
         "an identity block too."
     )
