@@ -44,6 +44,14 @@ CASES = {
     "node out of range": (lambda: Graph.from_edges(EDGES, num_nodes=2), r"0..1, got 2"),
     "negative node": (lambda: Graph.from_edges([(0, -1)]), "got -1"),
     "fractional node": (lambda: Graph.from_edges(np.array([(0.0, 1.5)])), "integer node numbers"),
+    "resistance that has no reciprocal": (lambda: Graph.from_edges(EDGES, resistance=[1.0, 1e-310]), "edge 1 has 1e-310"),
+    "resistance beyond float32": (
+        lambda: Graph.from_edges(EDGES, resistance=[1.0, 1e300]).to(dtype=torch.float32),
+        "edge 1 has inf in torch.float32",
+    ),
+    "complex weights": (lambda: Graph.from_edges(EDGES, resistance=torch.ones(2, dtype=torch.complex64)), "real resistance"),
+    "missing PyG attribute": (lambda: Graph.from_pyg(UNEQUAL, resistance="ohm"), "'ohm', it is missing"),
+    "PyG data without edges": (lambda: Graph.from_pyg(Data(num_nodes=2)), "an edge_index, it has none"),
     "triples": (lambda: Graph.from_edges([(0, 1, 2)]), "shape \\(edges, 2\\)"),
     "digraph": (lambda: Graph.from_networkx(nx.DiGraph([(0, 1)])), "undirected"),
     "missing attribute": (lambda: Graph.from_networkx(MISSING, resistance="ohm"), r"edge \(1, 2\) does not"),
@@ -86,6 +94,7 @@ CASES = {
         "8 s lmax <= layers, got 32 > 10",
     ),
     "lemma 5 outside its condition": (lambda: CubedHeat(SPECTRUM, 10.0).error_bound(3), "s lmax <= 9 at 3 layers, got 40"),
+    "lemma 5 without layers": (lambda: CubedHeat(SPECTRUM, 0.01).printed_bound(0), "at 0 layers"),
     "lemma 2 without layers": (lambda: PowerSeriesRoot(SPECTRUM).printed_bound(0), "at least 1 layer"),
     "lemma 8 before its end": (lambda: GramSchmidt(3).error_bound(2), "k = 3 layers"),
     "parallel heads before their end": (lambda: ParallelGramSchmidt(3).error_bound(1), "k = 3 layers"),
@@ -94,6 +103,10 @@ CASES = {
     "filter infinite at zero": (
         lambda: SpectralFilter(SPECTRUM, lambda x: np.full_like(x, np.inf), null=True),
         r"finite on \[0, 4\]",
+    ),
+    "filter that drowns in the null space": (
+        lambda: SpectralFilter(SPECTRUM, lambda x: np.exp(-(((x - 2) / 0.02) ** 2))),
+        "survives rounding on the null space",
     ),
     "filter of another shape": (lambda: SpectralFilter(SPECTRUM, lambda x: x[:2]), "keep the shape"),
     "more eps than depth": (lambda: GradientDescent(Spectrum(1e-12, 1.0)).layers_for(1e-3), "more than 10000000 layers"),

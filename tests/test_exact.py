@@ -130,6 +130,24 @@ def test_every_other_flow_costs_more_and_every_other_potential_is_worth_less(g):
     assert (circuit.dual_energy(g, phi + 0.1 * psi, psi) <= energy * (1 + 1e-12)).all()
 
 
+@pytest.mark.parametrize("a", [1e3, 1e6, 1e9])
+def test_resistances_of_a_path_add_whatever_their_spread(a):
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=[1 / a, a, 1 / a])
+    r = exact.effective_resistance(g)
+    for (u, v), truth in {(0, 1): 1 / a, (1, 2): a, (2, 3): 1 / a, (0, 3): a + 2 / a}.items():
+        assert float(r[u, v]) == pytest.approx(truth, rel=1e-6)
+    phi = exact.potentials(g, torch.tensor([1.0, 0.0, 0.0, -1.0]))
+    assert float(phi[0] - phi[3]) == pytest.approx(a + 2 / a, rel=1e-6)
+    assert exact.spectrum(g).lmin == pytest.approx(1 / a, rel=1e-5)
+
+
+def test_the_rank_is_known_not_guessed():
+    g = Graph.from_edges([(0, 1), (1, 2), (3, 4)], resistance=[1e-9, 1e9, 1.0], num_nodes=6)
+    assert g.ranks.tolist() == [3]
+    assert int((exact.decompose(g)[0] > 0).sum()) == 3
+    assert int(exact.eigenvectors(g, 6).mask.sum()) == 3
+
+
 def test_float32_graphs_get_float32_answers():
     g = Graph.from_edges([(0, 1), (1, 2)]).to(dtype=torch.float32)
     assert exact.pinv(g).dtype == torch.float32

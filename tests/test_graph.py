@@ -124,6 +124,29 @@ def test_pyg_batches_keep_their_graphs_apart():
     torch.testing.assert_close(g.laplacian()[0], triangle().laplacian())
 
 
+def test_pyg_data_with_a_batch_vector_need_not_be_a_batch():
+    index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    g = Graph.from_pyg(Data(edge_index=index, num_nodes=4, batch=torch.tensor([0, 0, 1, 1])))
+    assert (g.batched, g.num_graphs) == (True, 2)
+
+
+def test_scipy_integers_are_summed_as_numbers():
+    matrix = sp.coo_array((np.array([200, 200, 200, 200], dtype=np.uint8), ([0, 0, 1, 1], [1, 1, 0, 0])), shape=(2, 2))
+    assert Graph.from_scipy(matrix, entries="conductance").resistance.tolist() == [1 / 400]
+
+
+@given(graphs())
+def test_centred_demands_are_accepted(g):
+    x = 1e6 * torch.randn(g.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for psi in (g.center(x), g.center(x).float(), (x - g.component_means(x)[g.components]).numpy()):
+        checked = g.check_demands(psi)
+        assert float(g.component_means(checked).abs().max()) <= 1e-9
+
+
+def test_demands_may_be_lists():
+    assert Graph.from_edges([(0, 1)]).check_demands([1.0, -1.0]).tolist() == [[1.0], [-1.0]]
+
+
 def test_pyg_multi_edges_are_kept():
     index = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])
     g = Graph.from_pyg(Data(edge_index=index, num_nodes=2), resistance=torch.tensor([1.0, 2.0, 2.0, 1.0]))

@@ -13,10 +13,11 @@ from torch import Tensor
 from ohmformer.graph import Graph
 
 
-def flow(graph: Graph, potentials: Float[Tensor, "nodes demands"]) -> Float[Tensor, "edges demands"]:
+def flow(graph: Graph, potentials: Tensor) -> Float[Tensor, "edges demands"]:
     """The flow along each edge, ``f = R^{-1/2} B^T phi``: on the edge u -> v it is ``(phi_v - phi_u) / r``."""
     tail, head = graph.edge_index
-    return (potentials[head] - potentials[tail]) / graph.resistance[:, None]
+    phi = graph.check_signals(potentials)
+    return (phi[head] - phi[tail]) / graph.resistance[:, None]
 
 
 def divergence(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[Tensor, "nodes demands"]:
@@ -31,11 +32,10 @@ def primal_energy(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[T
     return (graph.resistance[:, None] * flow.square()).sum(0)
 
 
-def dual_energy(
-    graph: Graph, potentials: Float[Tensor, "nodes demands"], demands: Float[Tensor, "nodes demands"]
-) -> Float[Tensor, " demands"]:
+def dual_energy(graph: Graph, potentials: Tensor, demands: Tensor) -> Float[Tensor, " demands"]:
     """``2 phi^T psi - phi^T L phi``: below the energy of every flow that meets psi, and equal to it at the optimum."""
-    return 2 * (potentials * demands).sum(0) - primal_energy(graph, flow(graph, potentials))
+    phi, psi = graph.check_signals(potentials), graph.check_signals(demands)
+    return 2 * (phi * psi).sum(0) - primal_energy(graph, flow(graph, phi))
 
 
 def resistance_from_pinv(graph: Graph, pinv: Float[Tensor, "*graphs width width"]) -> Float[Tensor, "*graphs width width"]:

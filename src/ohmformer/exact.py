@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ohmformer.circuit import resistance_from_pinv
+from ohmformer.circuit import resistance_from_root
 from ohmformer.graph import Graph, Spectrum
 
 
@@ -39,7 +39,9 @@ class Eigenvectors:
 def decompose(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
     """All eigenpairs of every graph, ascending; the last columns belong to the null space and to padding, with value 0.
 
-    LAPACK decomposes ``L + gamma N`` with N the projection onto the null space and gamma = 4 max_i L_ii >= 2 lmax.
+    LAPACK decomposes ``L + gamma N`` with N the projection onto the null space and gamma = 4 max_i L_ii >= 2 lmax. That
+    finds eigenvalues to ``eps lmax``; where some are so small that this shows, the squared singular values of ``B`` are
+    taken instead, which are good to ``eps sqrt(lmax / l)`` relatively.
     """
     host = graph.to("cpu", torch.float64)
     laplacian, range_ = host.laplacian().detach(), host.projector()
@@ -51,7 +53,22 @@ def decompose(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor
     gamma = torch.where(largest > 0, 4 * largest, 1.0)[:, None]
     null = torch.eye(host.width, dtype=torch.float64) - range_
     values, vectors = torch.linalg.eigh(laplacian + gamma[:, :, None] * null)
-    return torch.where(values > 0.75 * gamma, 0.0, values), vectors
+    nonzero = torch.arange(host.width) < host.ranks[:, None]
+    if bool((nonzero & (values < 1e-7 * gamma)).any()):
+        values, vectors = _by_singular_values(host)
+    return torch.where(nonzero, values, 0.0), vectors
+
+
+def _by_singular_values(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
+    """The same eigenpairs from the singular values of ``B``."""
+    incidence = graph.incidence().detach()
+    incidence = incidence if graph.batched else incidence[None]
+    missing = max(graph.width - incidence.shape[-1], 0)
+    u, s, _ = torch.linalg.svd(torch.nn.functional.pad(incidence, (0, missing)), full_matrices=False)
+    position = torch.arange(graph.width).expand(graph.num_graphs, -1)
+    rank = graph.ranks[:, None]
+    order = torch.where(position < rank, rank - 1 - position, position)  # singular values descend
+    return s.gather(1, order).square(), u.gather(2, order[:, None, :].expand_as(u))
 
 
 def apply(graph: Graph, f: Callable[[Tensor], Tensor], *, at_zero: float = 0.0) -> Float[Tensor, "*graphs width width"]:
@@ -89,8 +106,14 @@ def potentials(graph: Graph, demands: Tensor, *, center: bool = False) -> Float[
 
 
 def effective_resistance(graph: Graph) -> Float[Tensor, "*graphs width width"]:
-    """``R_ij``, the potential drop that drives one unit from i to j; ``inf`` between components."""
-    return resistance_from_pinv(graph, pinv(graph))
+    """``R_ij``, the potential drop that drives one unit from i to j; ``inf`` between components.
+
+    By Fact 1 from the rows of ``V Lambda^-1/2``, which keeps small resistances beside large ones accurate.
+    """
+    values, vectors = decompose(graph)
+    rows = vectors * torch.where(values > 0, torch.where(values > 0, values, 1.0).rsqrt(), 0.0)[:, None, :]
+    rows = rows if graph.batched else rows[0]
+    return resistance_from_root(graph.to("cpu"), rows).to(graph.device, graph.dtype)
 
 
 def eigenvectors(graph: Graph, k: int, which: str = "smallest") -> Eigenvectors:

@@ -34,6 +34,7 @@ tensor([[ 1.0000, -1.0000,  0.0000],
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -117,14 +118,16 @@ class Graph:
 
         Weights are an attribute's name or one value per directed edge; both directions must agree.
         """
+        if data.edge_index is None:
+            raise ValueError("expected data with an edge_index, it has none")
         index = _as_edge_index(data.edge_index.t())
-        weights = [_column(getattr(data, w), w) if isinstance(w, str) else w for w in (resistance, conductance)]
+        weights = [_column(getattr(data, w, None), w) if isinstance(w, str) else w for w in (resistance, conductance)]
         batch = getattr(data, "batch", None)
         tail_head, weight, loops = _fold(index, _as_resistance(index.shape[1], *weights))
         graph = _assemble(tail_head, weight, data.num_nodes, loops)
         if batch is None:
             return graph
-        return _with_batch(graph, batch, int(data.num_graphs))
+        return _with_batch(graph, batch, getattr(data, "num_graphs", None) or (int(batch.max()) + 1 if len(batch) else 0))
 
     @classmethod
     def from_networkx(cls, graph: nx.Graph, *, resistance: str | None = None, conductance: str | None = None) -> Graph:
@@ -157,12 +160,14 @@ class Graph:
         rows, columns = adjacency.shape
         if rows != columns:
             raise ValueError(f"expected a square adjacency matrix, got shape {rows} x {columns}")
-        matrix = adjacency.tocsr().copy()
+        if np.iscomplexobj(adjacency.data):
+            raise ValueError("expected real entries in the adjacency matrix, got complex ones")
+        matrix = adjacency.astype(np.float64).tocsr()
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         matrix = matrix.tocoo()
         index = torch.as_tensor(np.stack([matrix.row, matrix.col]).astype(np.int64))
-        values = None if entries == "unit" else np.asarray(matrix.data, dtype=np.float64)
+        values = None if entries == "unit" else matrix.data
         weight = _as_resistance(
             index.shape[1],
             resistance=values if entries == "resistance" else None,
@@ -172,8 +177,9 @@ class Graph:
         return _assemble(tail_head, weight, rows, loops)
 
     @classmethod
-    def collate(cls, graphs: Sequence[Graph]) -> Graph:
+    def collate(cls, graphs: Iterable[Graph]) -> Graph:
         """One batch out of several graphs."""
+        graphs = list(graphs)
         if not graphs:
             raise ValueError("expected at least one graph to collate, got none")
         offsets = np.cumsum([0] + [g.num_nodes for g in graphs])
@@ -203,6 +209,20 @@ class Graph:
             )
         return parts
 
+    def select(self, which: Int[Tensor, " chosen"]) -> Graph:
+        """A batch of some graphs of a batch, in the order of ``which``."""
+        sizes = self.graph_sizes[which]
+        position = torch.full((self.num_graphs,), -1, device=self.device).scatter(
+            0, which, torch.arange(len(which), device=self.device)
+        )
+        node = torch.repeat_interleave(self.graph_offsets[which] - (sizes.cumsum(0) - sizes), sizes)
+        node = node + torch.arange(len(node), device=self.device)
+        renumber = torch.full((self.num_nodes,), -1, device=self.device).scatter(
+            0, node, torch.arange(len(node), device=self.device)
+        )
+        mine = position[self.batch[self.edge_index[0]]] >= 0
+        return Graph(renumber[self.edge_index[:, mine]], self.resistance[mine], position[self.batch[node]], len(which), True)
+
     def to_networkx(self) -> nx.MultiGraph:
         """A networkx ``MultiGraph`` whose edges carry ``resistance`` and keep their order as ``index``."""
         import networkx as nx
@@ -215,11 +235,11 @@ class Graph:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Graph:
         """The same graph on another device or with resistances of another type."""
+        resistance = self.resistance.to(device=device, dtype=dtype)
+        if resistance.dtype != self.dtype:
+            _check_weights(resistance, "resistance")
         return replace(
-            self,
-            edge_index=self.edge_index.to(device=device),
-            resistance=self.resistance.to(device=device, dtype=dtype),
-            batch=self.batch.to(device=device),
+            self, edge_index=self.edge_index.to(device=device), resistance=resistance, batch=self.batch.to(device=device)
         )
 
     # ------------------------------------------------------------------------------------------------ sizes
@@ -275,6 +295,14 @@ class Graph:
     def component_sizes(self) -> Int[Tensor, " components"]:
         """Nodes of each component."""
         return torch.bincount(self.components, minlength=self.num_components)
+
+    @cached_property
+    def ranks(self) -> Int[Tensor, " graphs"]:
+        """The rank of each graph's Laplacian: nodes minus components."""
+        first = torch.full((self.num_components,), self.num_nodes, device=self.device)
+        node = torch.arange(self.num_nodes, device=self.device)
+        first = first.scatter_reduce(0, self.components, node, "amin")
+        return self.graph_sizes - torch.bincount(self.batch[first], minlength=self.num_graphs)
 
     def __repr__(self) -> str:
         head = f"graphs={self.num_graphs}, " if self.batched else ""
@@ -375,11 +403,14 @@ class Graph:
         return sums / self.component_sizes[:, None].to(x.dtype)
 
     def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
-        """``x`` with its mean over each component taken away."""
-        return x - self.component_means(x)[self.components]
+        """``x`` with its mean over each component taken away; twice, as the first mean is rounded."""
+        for _ in range(2):
+            x = x - self.component_means(x)[self.components]
+        return x
 
-    def check_signals(self, signals: Tensor) -> Float[Tensor, "nodes signals"]:
+    def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
         """``signals`` as ``(nodes, signals)`` of this graph's type, or a ValueError that says what is wrong."""
+        signals = torch.as_tensor(signals)
         x = signals[:, None] if signals.ndim == 1 else signals
         if x.ndim != 2 or x.shape[0] != self.num_nodes:
             raise ValueError(f"expected one row per node, shape ({self.num_nodes}, k), got {tuple(signals.shape)}")
@@ -387,26 +418,60 @@ class Graph:
             raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
         return x.to(self.device, self.dtype)
 
-    def check_demands(self, demands: Tensor, *, center: bool = False) -> Float[Tensor, "nodes demands"]:
+    def check_demands(
+        self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
+    ) -> Float[Tensor, "nodes demands"]:
         """``demands`` as ``(nodes, demands)``, summing to zero on each component, or a ValueError that says what is wrong.
 
         With ``center=True`` the component means are taken away instead.
         """
+        demands = torch.as_tensor(demands)
         psi = self.check_signals(demands)
-        if center:
+        if center or not psi.numel():
             return self.center(psi)
         sums = psi.new_zeros(self.num_components, psi.shape[1]).index_add(0, self.components, psi)
-        size = psi.new_zeros(self.num_components, psi.shape[1]).index_add(0, self.components, psi.abs())
-        off = sums.abs() - 8 * torch.finfo(psi.dtype).eps * self.component_sizes[:, None] * size
-        if off.numel() and off.max() > 0:
+        eps = max(torch.finfo(x).eps for x in (psi.dtype, demands.dtype) if x.is_floating_point)
+        off = sums.abs() - 8 * eps * self.component_sizes[:, None] * psi.abs().amax(dim=0)
+        if off.max() > 0:
             component, column = divmod(int(off.argmax()), psi.shape[1])
             raise ValueError(
                 f"expected every demand to sum to zero on each component, demand {column} sums to "
                 f"{sums[component, column].item():.3g} on component {component}; pass center=True to subtract the mean"
             )
-        return psi
+        return self.center(psi)  # what is left of a mean is rounding
 
     # ------------------------------------------------------------------------------------------------ spectrum
+
+    @cached_property
+    def _resistance_bounds(self) -> np.ndarray:
+        """For every component a number that no effective resistance within it exceeds; zero where there is no edge.
+
+        Resistance is at most the length of a path, so twice the largest distance from one node will do, and so will the
+        sum of all resistances.
+        """
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import dijkstra
+
+        if not self.num_edges:
+            return np.zeros(self.num_components)
+        tail, head = self.edge_index.cpu().numpy()
+        r = self.resistance.detach().cpu().double().numpy()
+        n = self.num_nodes
+        low, high = np.minimum(tail, head), np.maximum(tail, head)
+        order = np.lexsort((r, high, low))
+        first = order[np.unique(low[order] * n + high[order], return_index=True)[1]]  # the least of parallel resistances
+        distance_graph = csr_array((r[first], (low[first], high[first])), shape=(n, n))
+        label = self.components.cpu().numpy()
+        roots = np.unique(label, return_index=True)[1]
+        distance = dijkstra(distance_graph, directed=False, indices=roots, min_only=True)
+        reach = np.zeros(self.num_components)
+        np.maximum.at(reach, label, distance)
+        return np.minimum(2 * reach, np.bincount(label[tail], r, self.num_components))
+
+    def _degrees(self) -> np.ndarray:
+        tail, head = self.edge_index.cpu().numpy()
+        c = 1 / self.resistance.detach().cpu().double().numpy()
+        return np.bincount(tail, c, self.num_nodes) + np.bincount(head, c, self.num_nodes)
 
     def spectral_bounds(self) -> Spectrum:
         """A cheap interval that provably holds every nonzero eigenvalue of every graph here.
@@ -414,34 +479,30 @@ class Graph:
         Above: ``lmax <= max over edges (u, v) of deg(u) + deg(v)`` (Anderson and Morley), deg the weighted degree.
         Below: ``lmin >= 4 / (n_c R_c)`` on a component of ``n_c`` nodes, where ``R_c`` bounds the largest effective
         resistance. (For x orthogonal to 1, ``x^T L x >= (max x - min x)^2 / R_c`` by Thomson's principle, and
-        ``|x|^2 <= n_c (max x - min x)^2 / 4`` by Popoviciu's inequality.) ``R_c`` is twice the largest distance from one
-        node, or the sum of all resistances if that is less. A graph without edges has no nonzero eigenvalue: ``[1, 1]``.
+        ``|x|^2 <= n_c (max x - min x)^2 / 4`` by Popoviciu's inequality.) A graph without edges has no nonzero
+        eigenvalue: ``[1, 1]``.
         """
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import dijkstra
-
         if not self.num_edges:
             return Spectrum(1.0, 1.0)
         tail, head = self.edge_index.cpu().numpy()
-        r = self.resistance.detach().cpu().double().numpy()
-        n = self.num_nodes
-        degree = np.bincount(tail, 1 / r, n) + np.bincount(head, 1 / r, n)
+        degree = self._degrees()
         lmax = float((degree[tail] + degree[head]).max())
-
-        label = self.components.cpu().numpy()
-        low, high = np.minimum(tail, head), np.maximum(tail, head)
-        order = np.lexsort((r, high, low))
-        first = order[np.unique(low[order] * n + high[order], return_index=True)[1]]  # the least of parallel resistances
-        distance_graph = csr_array((r[first], (low[first], high[first])), shape=(n, n))
-        roots = np.unique(label, return_index=True)[1]
-        distance = dijkstra(distance_graph, directed=False, indices=roots, min_only=True)
-        reach = np.zeros(self.num_components)
-        np.maximum.at(reach, label, distance)
-        total = np.bincount(label[tail], r, self.num_components)
-        sizes = self.component_sizes.cpu().numpy()
-        real = total > 0
-        lmin = float((4 / (sizes[real] * np.minimum(2 * reach[real], total[real]))).min())
+        real = self._resistance_bounds > 0
+        lmin = float((4 / (self.component_sizes.cpu().numpy() * self._resistance_bounds)[real]).min())
         return Spectrum(min(lmin, lmax), lmax)
+
+    def scaled_spectral_bounds(self) -> Float[np.ndarray, " graphs"]:
+        """For every graph a proved lower bound on the nonzero eigenvalues of ``D^-1/2 L D^-1/2``, none of which exceeds 2.
+
+        ``4 / (vol_c R_c)`` with ``vol_c`` the sum of the degrees, as above with D for the inner product. 2 without edges.
+        """
+        volume = np.bincount(self.components.cpu().numpy(), self._degrees(), self.num_components)
+        lowest = np.full(self.num_graphs, 2.0)
+        real = self._resistance_bounds > 0
+        graph_of = np.zeros(self.num_components, dtype=np.int64)
+        graph_of[self.components.cpu().numpy()] = self.batch.cpu().numpy()
+        np.minimum.at(lowest, graph_of[real], 4 / (volume * self._resistance_bounds)[real])
+        return lowest
 
 
 # ---------------------------------------------------------------------------------------------------- input checks
@@ -459,7 +520,15 @@ def _as_edge_index(edges: Iterable[Sequence[int]] | np.ndarray | Tensor) -> Int[
     return edges.t().long()
 
 
-def _column(values: Tensor, name: str) -> Tensor:
+def _check_weights(weight: Tensor, name: str) -> None:
+    """Positive and finite, and so is one over it."""
+    bad = ~(torch.isfinite(weight) & (weight > 0) & torch.isfinite(weight.reciprocal()))
+    if bad.any():
+        j = int(bad.nonzero()[0])
+        raise ValueError(f"expected every {name} positive and finite, edge {j} has {weight[j].item()} in {weight.dtype}")
+
+
+def _column(values: Tensor | None, name: str) -> Tensor:
     """A PyG attribute as one value per edge."""
     if values is None:
         raise ValueError(f"expected the data to carry {name!r}, it is missing")
@@ -475,14 +544,13 @@ def _as_resistance(edges: int, resistance: Any, conductance: Any) -> Float[Tenso
     if given is None:
         return torch.ones(edges, dtype=torch.float64)
     weight = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given, dtype=np.float64))
+    if weight.is_complex():
+        raise ValueError(f"expected a real {name}, got {weight.dtype}")
     if not weight.is_floating_point():
         weight = weight.double()
     if tuple(weight.shape) != (edges,):
         raise ValueError(f"expected one {name} per edge, shape ({edges},), got {tuple(weight.shape)}")
-    bad = ~(torch.isfinite(weight) & (weight > 0))
-    if bad.any():
-        j = int(bad.nonzero()[0])
-        raise ValueError(f"expected every {name} positive and finite, edge {j} has {weight[j].item()}")
+    _check_weights(weight, name)
     return weight if conductance is None else weight.reciprocal()
 
 
@@ -491,7 +559,7 @@ def _assemble(
 ) -> Graph:
     """The graph of checked weights: node numbers checked, self-loops dropped."""
     top = int(index.max()) + 1 if index.numel() else 0
-    nodes = top if num_nodes is None else int(num_nodes)
+    nodes = top if num_nodes is None else operator.index(num_nodes)
     if nodes < 0:
         raise ValueError(f"expected num_nodes >= 0, got {nodes}")
     if index.numel() and (top > nodes or int(index.min()) < 0):

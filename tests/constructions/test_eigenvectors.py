@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ohmformer import Graph, exact
@@ -50,14 +52,16 @@ SOLVERS = {
 def test_angle_is_below_its_bound(name, g, k, steps):
     multiply, orthogonalize = SOLVERS[name]
     solver = SubspaceIteration(multiply(exact.spectrum(g)), orthogonalize(k))
-    basis, ratio = solver.eigenspace(g)
-    if ratio > 0.99:
-        return  # the eigenspace is not separated, the bound has nothing to say
+    wanted = solver.eigenspace(g)
+    assume(wanted.ratio <= 0.99)  # else the eigenspace is not separated, and the bound has nothing to say
+    if orthogonalize is NewtonSchulz:
+        rounds = max(6, math.ceil(math.log(wanted.condition) / math.log(1.5)))
+        solver = SubspaceIteration(solver.multiply, NewtonSchulz(k, rounds))
     start = solver.start(g, seed=1)
     gap = solver.gap(g, start)
     layers = solver.layers(steps)
     found = solver.run(g, start, layers=layers)
-    assert sine(basis, found) <= solver.error_bound(layers, gap) + solver.rounding(gap, g.num_nodes)
+    assert sine(wanted.basis, found) <= solver.error_bound(layers, gap) + solver.rounding(gap, g.num_nodes)
 
 
 @pytest.mark.parametrize("name", sorted(SOLVERS))
@@ -172,3 +176,36 @@ def test_a_bound_needs_a_gap():
     solver = SubspaceIteration(Laplacian(exact.spectrum(weighted())), GramSchmidt(2))
     with pytest.raises(ValueError, match=r"ratio in \[0, 1\), got 1.0"):
         solver.error_bound(10, Gap(1.0, 1.0))
+
+
+def test_newton_schulz_refuses_a_bound_that_its_rounds_cannot_keep():
+    """Eigenvalues 2000 to 1: six rounds make up for 11 only, twenty for 3,325."""
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4)], conductance=[1000.0, 1.0, 20.0, 1.0])
+    few, many = (SubspaceIteration(Laplacian(exact.spectrum(g)), NewtonSchulz(3, rounds)) for rounds in (6, 20))
+    start = many.start(g, seed=0)
+    gap = many.gap(g, start)
+    with pytest.raises(ValueError, match="6 rounds of Newton-Schulz make up for"):
+        few.error_bound(10, gap)
+    layers = many.layers_for(1e-6, gap)
+    assert sine(many.eigenspace(g).basis, many.run(g, start, layers=layers)) <= 1e-6 + many.rounding(gap, 5)
+
+
+def test_an_eigenvalue_of_zero_is_no_gap():
+    g = family("complete", 4, generator=generator())
+    solver = SubspaceIteration(Shifted(exact.spectrum(g)), GramSchmidt(2))
+    assert solver.eigenspace(g).ratio == 1.0
+    with pytest.raises(ValueError, match="ratio"):
+        solver.error_bound(5, solver.gap(g, solver.start(g, seed=0)))
+
+
+def test_more_columns_than_eigenvectors_are_refused():
+    edge = Graph.from_edges([(0, 1)])
+    together = Graph.collate([edge, family("path", 5, generator=generator())])
+    with pytest.raises(ValueError, match="k <= 1 eigenvectors of the smallest graph here, got 2"):
+        SubspaceIteration(Laplacian(exact.spectrum(together)), GramSchmidt(2)).start(together, seed=0)
+    with pytest.raises(ValueError, match="single graph, got a batch of 2"):
+        SubspaceIteration(Laplacian(exact.spectrum(together)), GramSchmidt(1)).eigenspace(together)
+
+
+def test_newton_schulz_depth_is_found_from_the_smallest_singular_values():
+    assert NewtonSchulz(2).layers_for(1e-6, 1e-12) == pytest.approx(math.log(1e12) / math.log(1.5), abs=8)

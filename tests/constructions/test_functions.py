@@ -147,6 +147,58 @@ def test_depth_far_beyond_need_does_no_harm(name):
     assert error <= 1e-12 * construction.size + 4 * construction.rounding(layers, 10)
 
 
+@pytest.mark.parametrize("layers", [30, 100, 400])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_newton_schulz_stays_where_it_has_converged(layers, scaled):
+    g = family("ring", 10, generator=torch.Generator())
+    root = NewtonSchulzRoot(exact.spectrum(g), scaled=scaled)
+    error = float((root.run(g, layers=layers) - root.target(g)).norm())
+    assert error <= root.error_bound(layers) + root.rounding(layers, 10) <= 1e-10
+
+
+def test_extreme_depths_and_spectra_give_a_bound_rather_than_an_overflow():
+    wide = Spectrum(1e-17, 1.0)
+    assert Squaring(Spectrum(0.1, 1.0)).error_bound(5000) == 0
+    assert ChebyshevCubing(Spectrum(0.1, 1.0)).error_bound(5000) == 0
+    assert Squaring(wide).layers_for(1e-3) < 100
+    assert TaylorHeat(Spectrum(1.0, 1000.0), 1.0).error_bound(500) == math.inf
+    assert TaylorHeat(Spectrum(1.0, 1000.0), 1.0).layers_for(1e-6) < 3000
+    assert CubedHeat(Spectrum(1.0, 4.0), 1.0).error_bound(1000) < 1e-100
+    assert SeededHeat(Spectrum(1.0, 4.0), 1.0).error_bound(1000) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("function", "spectrum", "null"),
+    [
+        (lambda x: 1 / (1 + x), Spectrum(1.0, 2000.0), True),
+        (lambda x: 1 / x, Spectrum(0.01, 10.0), False),
+        (lambda x: np.exp(-x), Spectrum(1e-3, 1e3), True),
+        (lambda x: x - 3, Spectrum(3.0, 3.0), False),
+        (np.log, Spectrum(1.0, 1.0), False),
+        (np.zeros_like, Spectrum(0.5, 4.0), True),
+        (lambda x: np.cos(32 * np.arccos(np.clip((x - 4.25) / 3.75, -1, 1))), Spectrum(0.5, 8.0), False),
+        (lambda x: np.exp(-(((x - 4.1234) / 0.02) ** 2)), Spectrum(0.5, 8.0), True),
+    ],
+    ids=["wide", "inverse", "steep", "point", "log at a point", "zero", "aliased by 64 samples", "bump"],
+)
+def test_filters_of_all_kinds_are_resolved(function, spectrum, null):
+    compiled = SpectralFilter(spectrum, function, null=null)
+    layers = compiled.layers_for(1e-9 * max(compiled.size, 1e-300) + 1e-12)
+    low, high = compiled.interval
+    x = np.linspace(low, high, 2001)
+    got = np.polynomial.chebyshev.chebval((2 * x - low - high) / (high - low), compiled.coefficients[: layers + 1])
+    assert np.abs(got - function(x)).max() <= compiled.error_bound(layers) + 1e-12 * (1 + compiled.size)
+    assert np.isfinite(compiled.rounding(layers, 10))
+
+
+def test_running_without_a_trace_keeps_one_state():
+    g = Graph.from_edges([(0, 1), (1, 2)])
+    construction = Chebyshev(exact.spectrum(g))
+    states = construction.run_blocks(g, construction.inputs(g, g.projector()), 50, trace=False)
+    assert len(states.states) == 1
+    torch.testing.assert_close(states.final["potential"], construction.run(g, layers=50, trace=True).final["potential"])
+
+
 # ------------------------------------------------------------------------------------------------ numbers to reach
 
 

@@ -218,6 +218,48 @@ def test_state_dict_restores_a_model():
     assert torch.equal(other.scalars, model.scalars)
 
 
+def test_many_models_train_as_one_by_vmap():
+    """What training several seeds at once needs: stacked parameters through functional_call, with and without gradients."""
+    models = [efficient_for({"phi": 3}, FROBENIUS, seed=seed) for seed in range(3)]
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
+    phi = {"phi": torch.randn(4, 3, generator=generator(), dtype=torch.float64)}
+    parameters, buffers = torch.func.stack_module_state(models)
+
+    def run(parameters, buffers):
+        return torch.func.functional_call(models[0], (parameters, buffers), (g.laplacian(), phi))["phi"]
+
+    together = torch.func.vmap(run)(parameters, buffers)
+    torch.testing.assert_close(together, torch.stack([m(g.laplacian(), phi)["phi"] for m in models]))
+    gradient = torch.func.vmap(torch.func.grad(lambda p, b: run(p, b)[0, 0]))(parameters, buffers)
+    models[1](g.laplacian(), phi)["phi"][0, 0].backward()
+    torch.testing.assert_close(gradient["scalars"][1], _gradient(models[1].scalars))
+
+
+def test_forward_mode_agrees_with_reverse_mode():
+    model = efficient_for({"phi": 3}, COLUMNS).requires_grad_(False)
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
+    phi = {"phi": torch.randn(4, 3, generator=generator(), dtype=torch.float64)}
+
+    def run(scalars):
+        return torch.func.functional_call(model, {"scalars": scalars}, (g.laplacian(), phi))["phi"].square()[0].sum()
+
+    forward, backward = torch.func.jacfwd(run)(model.scalars), torch.func.jacrev(run)(model.scalars)
+    torch.testing.assert_close(forward, backward)
+    assert backward.abs().sum() > 0
+
+
+def test_functional_call_leaves_shared_layers_alone():
+    layer = Layer(heads=(Head(value={("phi", "phi"): -0.1}, **similarity(INCIDENCE)),))
+    program = Program({INCIDENCE: "edges", "phi": "demands"}, [layer] * 5)
+    dense = LinearTransformer.of(program, program.layout(nodes=3, edges=2, demands=1))
+    tokens = torch.ones(3, 3, dtype=torch.float64)
+    before = dense(tokens).detach()
+    zeros = {name: torch.zeros_like(p) for name, p in dense.named_parameters()}
+    torch.testing.assert_close(torch.func.functional_call(dense, zeros, (tokens,)), tokens)
+    torch.testing.assert_close(dense(tokens).detach(), before)
+    assert len(dense.state_dict()) == 4
+
+
 def test_a_layer_that_occurs_twice_shares_its_weights():
     layer = Layer(heads=(Head(value={("phi", "phi"): -0.1}, **similarity(INCIDENCE)),))
     program = Program({INCIDENCE: "edges", "phi": "demands"}, [layer] * 5)
@@ -267,6 +309,10 @@ def test_the_efficient_model_never_holds_anything_as_wide_as_the_edges():
         (lambda: efficient_for({"phi": 2})(torch.eye(3), {"psi": torch.ones(3, 2)}), "got psi"),
         (lambda: Layout({"a": 1, "b": 2}).matrix({("a", "b"): 1.0}), "equal width, got 1 and 2"),
         (lambda: Layout({"a": 1}).pack({"a": torch.ones(3, 2)}), "of width 1, got 2"),
+        (lambda: efficient_for({"phi": 2})(torch.eye(3), {"phi": torch.ones(3, 4)}), "of width 2, got 4"),
+        (lambda: _unequal({("a", "b"): 1.0}), "equal width, got 1 and 3"),
+        (lambda: _unequal({("b", "b"): torch.ones(1, 3)}), r"shape \(3, 3\), got \(1, 3\)"),
+        (lambda: _unequal({("b", "b"): (1.0, 2.0)}), "diagonal of length 3, got 2"),
         (
             lambda: efficient_for({"phi": 2}, POLICIES["appendix E, l1"])(
                 torch.eye(3, dtype=torch.float64), {"phi": torch.ones(3, 2, dtype=torch.float64)}
@@ -283,3 +329,7 @@ def test_wrong_blocks_are_named_in_one_sentence(build, message):
 
 def _program(skip) -> Program:
     return Program({INCIDENCE: "edges", "phi": "demands"}, [Layer(skip=skip)])
+
+
+def _unequal(skip) -> EfficientTransformer:
+    return EfficientTransformer(Program({INCIDENCE: "edges", "a": 1, "b": 3}, [Layer(skip=skip)]))

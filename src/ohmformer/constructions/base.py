@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,21 +49,20 @@ class Runnable(ABC):
         return program.layout(nodes=graph.width, edges=graph.incidence().shape[-1], demands=demands)
 
     def run_blocks(
-        self,
-        graph: Graph,
-        blocks: Mapping[str, Tensor],
-        layers: int,
-        model: str = "efficient",
+        self, graph: Graph, blocks: Mapping[str, Tensor], layers: int, model: str = "efficient", *, trace: bool = True
     ) -> Trace:
-        """The state after every layer, from given input blocks."""
+        """The state after every layer, or without ``trace`` after the last one only, from given input blocks."""
         if model == "efficient":
-            built = self.efficient(layers, dtype=graph.dtype).to(graph.device).requires_grad_(False)
-            return built(graph.laplacian(), blocks, trace=True)
+            efficient = self.efficient(layers, dtype=graph.dtype).to(graph.device).requires_grad_(False)
+            if trace:
+                return efficient(graph.laplacian(), blocks, trace=True)
+            return Trace([efficient(graph.laplacian(), blocks)])
         if model != "dense":
             raise ValueError(f"expected model='efficient' or 'dense', got {model!r}")
         columns = next((x.shape[-1] for x in blocks.values()), 0)
-        transformer = self.dense(layers, graph, columns, dtype=graph.dtype).to(graph.device).requires_grad_(False)
-        return transformer(transformer.layout.pack({INCIDENCE: graph.incidence(), **blocks}), trace=True)
+        dense = self.dense(layers, graph, columns, dtype=graph.dtype).to(graph.device).requires_grad_(False)
+        tokens = dense.layout.pack({INCIDENCE: graph.incidence(), **blocks})
+        return dense(tokens, trace=True) if trace else Trace([dense.layout.unpack(dense(tokens))])
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,7 @@ class Construction(Runnable):
         *,
         layers: int,
         model: str = "efficient",
+        center: bool = False,
         trace: Literal[False] = False,
     ) -> Tensor: ...
     @overload
@@ -163,6 +164,7 @@ class Construction(Runnable):
         *,
         layers: int,
         model: str = "efficient",
+        center: bool = False,
         trace: Literal[True],
     ) -> Trace: ...
     def run(
@@ -172,20 +174,22 @@ class Construction(Runnable):
         *,
         layers: int,
         model: str = "efficient",
+        center: bool = False,
         trace: bool = False,
     ) -> Tensor | Trace:
         """Build the model, run it, and read the answer.
 
         With ``signals`` of shape ``(nodes, k)`` the answer is ``f(L) signals``, of the same shape; without, it is the
-        matrix ``f(L)``. ``trace=True`` returns the blocks after every layer instead.
+        matrix ``f(L)``. ``center=True`` takes the mean of each component off first. ``trace=True`` returns the blocks after
+        every layer instead.
         """
         if signals is None:
             psi = graph.identity() if self.at_zero else graph.projector()
         elif self.at_zero:
             psi = graph.pad(graph.check_signals(signals))
         else:
-            psi = graph.pad(graph.check_demands(signals))
-        states = self.run_blocks(graph, self.inputs(graph, psi), layers, model)
+            psi = graph.pad(graph.check_demands(signals, center=center))
+        states = self.run_blocks(graph, self.inputs(graph, psi), layers, model, trace=trace)
         if trace:
             return states
         answer = states.final[self.answer]
@@ -196,13 +200,29 @@ class Construction(Runnable):
 
 def check_layers(layers: int) -> int:
     """``layers`` if it is a depth, else a ValueError."""
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
+    try:
+        depth = operator.index(layers)
+    except TypeError:
+        depth = -1
+    if depth < 0:
         raise ValueError(f"expected a number of layers >= 0, got {layers!r}")
-    return layers
+    return depth
+
+
+def decay(x: float, exponent: int | float) -> float:
+    """``(1 - x) ** exponent`` for ``0 <= x <= 1``, exact for small x and exponents of any size."""
+    if x >= 1:
+        return 0.0 if exponent else 1.0
+    return math.exp(max(exponent * math.log1p(-x), -746.0))
+
+
+def doublings(base: int, times: int) -> float:
+    """``base ** times`` as a float, at most about 1e300."""
+    return float(base) ** min(times, int(300 / math.log10(base)))
 
 
 def check_step(step: float, spectrum: Spectrum, name: str) -> float:
     """``step`` if gradient descent with it is covered by its bound, else a ValueError."""
-    if not 0 < step <= (1 + 1e-12) / spectrum.lmax:
+    if not 0 < step * spectrum.lmax <= 1:
         raise ValueError(f"{name} needs a step in (0, 1/lmax] = (0, {1 / spectrum.lmax:.6g}], got {step!r}")
     return step

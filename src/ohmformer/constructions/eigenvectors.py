@@ -25,7 +25,7 @@ from torch import Tensor
 from ohmformer import exact
 from ohmformer.constructions.base import MOST_LAYERS, Runnable, check_layers
 from ohmformer.constructions.electric import ChebyshevCubing
-from ohmformer.constructions.orthogonalize import VECTORS, NewtonSchulz, Orthogonalization
+from ohmformer.constructions.orthogonalize import VECTORS, NewtonSchulz, Orthogonalization, ParallelGramSchmidt
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, similarity
 
@@ -85,7 +85,7 @@ class Shifted(Laplacian):
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The matrix."""
-        yield self.shift * torch.eye(laplacian.shape[-1], dtype=laplacian.dtype) - laplacian
+        yield self.shift * torch.eye(laplacian.shape[-1], dtype=laplacian.dtype, device=laplacian.device) - laplacian
 
     def image(self, eigenvalues: Tensor) -> Tensor:
         """Its eigenvalues."""
@@ -135,10 +135,23 @@ class ThroughPinv(Laplacian):
 
 @dataclass(frozen=True)
 class Gap:
-    """What subspace iteration depends on: the ratio of eigenvalue k+1 to k, and the tangent of the angle it starts with."""
+    """What subspace iteration depends on."""
 
     ratio: float
+    """Eigenvalue k+1 over eigenvalue k of the matrix that multiplies."""
     tangent: float
+    """Of the largest angle between the start and the wanted eigenspace."""
+    condition: float = 1.0
+    """Eigenvalue 1 over eigenvalue k: how unequal the columns become in a step."""
+
+
+@dataclass(frozen=True)
+class Eigenspace:
+    """The wanted eigenspace by LAPACK: an orthonormal basis, and the ratios of :class:`Gap`."""
+
+    basis: Float[Tensor, "nodes k"]
+    ratio: float
+    condition: float
 
 
 @dataclass(frozen=True)
@@ -197,11 +210,13 @@ class SubspaceIteration(Runnable):
 
     def start(self, graph: Graph, seed: int) -> Float[Tensor, "*graphs width k"]:
         """Gaussian columns, orthonormalised by LAPACK, in the range of ``L`` if the null space is not wanted."""
-        draw = torch.randn(graph.num_nodes, self.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
-            graph.device, graph.dtype
-        )
-        columns = graph.pad(draw if isinstance(self.multiply, Shifted) else graph.center(draw))
-        return torch.linalg.qr(columns).Q
+        keeps_null = isinstance(self.multiply, Shifted)
+        most = int((graph.graph_sizes if keeps_null else graph.ranks).min()) if graph.num_graphs else 0
+        if self.k > most:
+            raise ValueError(f"expected k <= {most} eigenvectors of the smallest graph here, got {self.k}")
+        draw = torch.randn(graph.num_nodes, self.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        draw = draw.to(graph.device, graph.dtype)
+        return torch.linalg.qr(graph.pad(draw if keeps_null else graph.center(draw))).Q
 
     def inputs(self, graph: Graph, start: Tensor) -> dict[str, Tensor]:
         """The columns, and what the preparation needs."""
@@ -227,7 +242,7 @@ class SubspaceIteration(Runnable):
 
     def run(self, graph: Graph, start: Tensor, *, layers: int, model: str = "efficient") -> Float[Tensor, "*graphs width k"]:
         """The columns after ``layers`` layers, the leading eigenvector of the matrix first (with Gram-Schmidt)."""
-        states = self.run_blocks(graph, self.inputs(graph, start), layers, model)
+        states = self.run_blocks(graph, self.inputs(graph, start), layers, model, trace=False)
         return states.final[VECTORS].flip(-1)
 
     # ------------------------------------------------------------------------------------------------ bound
@@ -239,6 +254,11 @@ class SubspaceIteration(Runnable):
         """
         if not 0 <= gap.ratio < 1:
             raise ValueError(f"{self.multiply.statement} needs an eigenvalue ratio in [0, 1), got {gap.ratio!r}")
+        if isinstance(self.orthogonalize, NewtonSchulz) and 1.5**self.orthogonalize.rounds < gap.condition:
+            raise ValueError(
+                f"{self.orthogonalize.rounds} rounds of Newton-Schulz make up for a ratio of eigenvalue 1 to k of at most "
+                f"{1.5**self.orthogonalize.rounds:.4g}, got {gap.condition:.4g}"
+            )
         return min(1.0, gap.ratio ** self.steps(layers) * gap.tangent)
 
     def layers_for(self, eps: float, gap: Gap) -> int:
@@ -253,29 +273,40 @@ class SubspaceIteration(Runnable):
             raise ValueError(f"{self.multiply.statement} needs more than {MOST_LAYERS} layers for an angle of {eps:g}")
         return self.layers(steps)
 
-    def rounding(self, gap: Gap, nodes: int) -> float:
-        """What floating point may add to the angle: a perturbation of ``8 eps (nodes + k)`` a step, over the gap."""
-        return 8 * torch.finfo(torch.float64).eps * (nodes + self.period) / (1 - gap.ratio)
+    def rounding(self, gap: Gap, nodes: int, dtype: torch.dtype = torch.float64) -> float:
+        """What floating point may add to the angle.
 
-    def eigenspace(self, graph: Graph) -> tuple[Float[Tensor, "width k"], float]:
-        """An orthonormal basis of the wanted eigenspace by LAPACK, and the ratio of the (k+1)-th to the k-th eigenvalue."""
+        A step commits a relative error of ``8 eps (nodes + layers a step)``, which is larger by ``condition`` for the
+        smallest of the columns, and sums to a geometric series in ``ratio``. A single layer of parallel heads leaves the
+        columns far from orthogonal when they were, so there every column may lose a factor of its own.
+        """
+        loss = gap.condition ** (self.k if isinstance(self.orthogonalize, ParallelGramSchmidt) else 1)
+        return 8 * torch.finfo(dtype).eps * (nodes + self.period) * loss / (1 - gap.ratio)
+
+    def eigenspace(self, graph: Graph) -> Eigenspace:
+        """The wanted eigenspace of a single graph by LAPACK."""
+        if graph.batched:
+            raise ValueError(f"expected a single graph, got a batch of {graph.num_graphs}; see Graph.split")
         values, vectors = (x[0] for x in exact.decompose(graph))
-        keep = values > 0
-        if isinstance(self.multiply, Shifted):
-            keep = torch.ones_like(keep)
-        image = self.multiply.image(values[keep])
+        if not isinstance(self.multiply, Shifted):
+            values, vectors = values[values > 0], vectors[:, values > 0]
+        image = self.multiply.image(values)
         if self.k > len(image):
             raise ValueError(f"expected k <= {len(image)} eigenvectors of this graph, got {self.k}")
         order = image.argsort(descending=True)
-        ratio = 0.0 if len(image) == self.k else float(image[order[self.k]] / image[order[self.k - 1]])
+        image = image[order]
+        basis = vectors[:, order[: self.k]].to(graph.device, graph.dtype)
+        if image[self.k - 1] <= 64 * len(values) * torch.finfo(torch.float64).eps * image[0]:
+            return Eigenspace(basis, 1.0, math.inf)  # the k-th eigenvalue is zero, and so are all that follow
+        ratio = 0.0 if len(image) == self.k else float(image[self.k] / image[self.k - 1])
         if isinstance(self.multiply, ThroughPinv):
             ratio *= (1 + self.multiply.eps) / (1 - self.multiply.eps)
-        return vectors[:, keep][:, order[: self.k]], ratio
+        return Eigenspace(basis, ratio, float(image[0] / image[self.k - 1]))
 
-    def gap(self, graph: Graph, start: Float[Tensor, "width k"]) -> Gap:
+    def gap(self, graph: Graph, start: Float[Tensor, "nodes k"]) -> Gap:
         """The gap of a single graph and the angle of a start, by LAPACK."""
-        basis, ratio = self.eigenspace(graph)
-        return Gap(ratio, tangent(basis, start))
+        wanted = self.eigenspace(graph)
+        return Gap(wanted.ratio, tangent(wanted.basis, start), wanted.condition)
 
 
 def tangent(basis: Float[Tensor, "nodes k"], columns: Float[Tensor, "nodes k"]) -> float:

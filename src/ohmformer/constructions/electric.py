@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ohmformer.constructions.base import Construction, check_layers, check_step
+from ohmformer.constructions.base import Construction, check_layers, check_step, decay, doublings
 from ohmformer.graph import Graph
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, similarity
 
@@ -82,7 +82,7 @@ class GradientDescent(_Inverse):
 
         The error is ``(I - delta L)^L L^+ psi``, and ``(1 - delta x)^L / x`` falls in x on (0, 1/delta].
         """
-        return (1 - self.delta * self.spectrum.lmin) ** check_layers(layers) / self.spectrum.lmin
+        return decay(self.delta * self.spectrum.lmin, check_layers(layers)) / self.spectrum.lmin
 
     def printed_bound(self, layers: int) -> float:
         """As printed, ``exp(-delta L lmin / 2) / sqrt(lmin)``: false for lmin < 1 (see the errata)."""
@@ -216,12 +216,13 @@ class Squaring(_MatrixInverse):
 
     def error_bound(self, layers: int) -> float:
         """``(1 - delta lmin)^(2^(L-1)) / lmin``: the powers from 2^(L-1) on are missing."""
-        return (1 - self.start * self.spectrum.lmin) ** (2 ** max(check_layers(layers) - 1, 0)) / self.spectrum.lmin
+        squarings = max(check_layers(layers) - 1, 0)
+        return decay(self.start * self.spectrum.lmin, doublings(2, squarings)) / self.spectrum.lmin
 
     def printed_bound(self, layers: int) -> float:
         """As printed, ``exp(-delta 2^(L-1) lmin) / lmin``: holds for the corrected weights."""
         lmin = self.spectrum.lmin
-        return math.exp(-self.start * 2 ** max(check_layers(layers) - 1, 0) * lmin) / lmin
+        return math.exp(-self.start * doublings(2, max(check_layers(layers) - 1, 0)) * lmin) / lmin
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,8 @@ class ChebyshevCubing(_MatrixInverse):
 
     def program(self, layers: int) -> Program:
         """See the class; the first layer makes the residual from the incidence matrix."""
-        cubes = [self._layer(u) for u in self.offsets(layers - 1)]
-        return Program(self.blocks, [self.first(), *cubes] if check_layers(layers) else [])
+        cubes = [self._layer(u) for u in self.offsets(check_layers(layers) - 1)]
+        return Program(self.blocks, [self.first(), *cubes] if layers else [])
 
     @staticmethod
     def _layer(u: float) -> Layer:
@@ -282,7 +283,9 @@ class ChebyshevCubing(_MatrixInverse):
 
     def error_bound(self, layers: int) -> float:
         """``1 / (lmin T_m(1/q)) <= 2 rho^m / lmin`` with ``m = 3^(L-1)``."""
-        return inverse_chebyshev(3 ** max(check_layers(layers) - 1, 0), self.spectrum.condition) / self.spectrum.lmin
+        return (
+            inverse_chebyshev(doublings(3, max(check_layers(layers) - 1, 0)), self.spectrum.condition) / self.spectrum.lmin
+        )
 
 
 def contraction(condition: float) -> float:
@@ -290,7 +293,7 @@ def contraction(condition: float) -> float:
     return (condition - 1) / (condition + 1)
 
 
-def inverse_chebyshev(degree: int, condition: float) -> float:
+def inverse_chebyshev(degree: int | float, condition: float) -> float:
     """``1 / T_degree(1/q) = 2 rho^degree / (1 + rho^(2 degree))`` with ``rho = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)``."""
-    rho = (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)
-    return 2 * rho**degree / (1 + rho ** (2 * degree))
+    shrunk = decay(2 / (math.sqrt(condition) + 1), degree)
+    return 2 * shrunk / (1 + shrunk**2)

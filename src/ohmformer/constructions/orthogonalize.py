@@ -160,12 +160,17 @@ class NewtonSchulz(Orthogonalization):
         return 1.5 * phi - 0.5 * phi @ (phi.mT @ phi)
 
     def error_bound(self, layers: int, smallest: float) -> float:
-        """``|Phi^T Phi - I|`` for singular values in ``[smallest, 1]``: ``e <- e^2 (3 + e)/4`` from 1 - smallest^2."""
+        """``1 - g^2`` after ``g <- g (3 - g^2)/2`` from ``smallest``, for singular values in ``[smallest, 1]``.
+
+        In terms of the defect ``e = 1 - g^2`` itself that is ``e <- e^2 (3 + e)/4``.
+        """
         if not 0 < smallest <= 1 + 1e-12:
             raise ValueError(f"Newton-Schulz needs singular values in (0, 1], got a smallest one of {smallest!r}")
-        defect = max(1 - smallest**2, 0.0)
+        g, defect = smallest, max(1 - smallest**2, 0.0)
         for _ in range(check_layers(layers)):
-            defect = defect**2 * (3 + defect) / 4
+            g = g * (3 - g * g) / 2
+            # near 1 the defect is known better than g, near 0 g better than the defect
+            defect = defect**2 * (3 + defect) / 4 if defect < 0.5 else 1 - g * g
         return defect
 
     def layers_for(self, eps: float, smallest: float) -> int:
@@ -188,6 +193,5 @@ def single_index(i: int, k: int) -> Layer:
 
 
 def unit_columns(phi: Float[Tensor, "*graphs nodes k"]) -> Float[Tensor, "*graphs nodes k"]:
-    """Columns divided by their norms; a zero column stays zero."""
-    norm = phi.norm(dim=-2, keepdim=True)
-    return phi / torch.where(norm > 0, norm, 1.0)
+    """Columns divided by their norms, as the model does it."""
+    return UNIT_COLUMNS.scale_features({VECTORS: phi})[VECTORS]

@@ -16,9 +16,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ohmformer.constructions.base import Construction, check_layers
+from ohmformer.constructions.base import Construction, check_layers, decay
 from ohmformer.graph import Graph
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, similarity
+
+CONVERGED = 4e-16
+"""How near to 1 Newton-Schulz is taken for converged."""
 
 
 class _Root(Construction):
@@ -47,21 +50,24 @@ class PowerSeriesRoot(_Root):
         """The step size."""
         return 1 / self.spectrum.lmax
 
-    def coefficient(self, l: int) -> float:
-        """``alpha_l``, by the logarithms of factorials so that depth is not limited."""
-        return math.sqrt(self.delta) * math.exp(math.lgamma(2 * l + 1) - 2 * math.lgamma(l + 1) - l * math.log(4))
+    def coefficients(self, layers: int) -> Iterator[float]:
+        """``alpha_0 .. alpha_{layers-1}`` by ``alpha_l = alpha_{l-1} (2l - 1) / (2l)``."""
+        alpha = math.sqrt(self.delta)
+        for l in range(layers):
+            yield alpha
+            alpha *= (2 * l + 1) / (2 * l + 2)
 
     def program(self, layers: int) -> Program:
         """``W^V = -delta`` on the power, ``W^R = alpha_l`` from power to root."""
 
-        def layer(l: int) -> Layer:
+        def layer(alpha: float) -> Layer:
             return Layer(
                 heads=(Head(value={("power", "power"): -self.delta}, **similarity(INCIDENCE)),),
-                skip={("root", "power"): self.coefficient(l)},
+                skip={("root", "power"): alpha},
             )
 
         blocks = {INCIDENCE: "edges", "power": "demands", "root": "demands"}
-        return Program(blocks, [layer(l) for l in range(check_layers(layers))])
+        return Program(blocks, [layer(alpha) for alpha in self.coefficients(check_layers(layers))])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
         """The demands as the zeroth power."""
@@ -69,17 +75,18 @@ class PowerSeriesRoot(_Root):
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
         """The truncated series."""
-        power = blocks["power"]
-        root = torch.zeros_like(power)
-        for l in range(layers):
-            root = root + self.coefficient(l) * power
-            power = power - self.delta * (laplacian @ power)
+        term = blocks["power"]
+        root = torch.zeros_like(term)
+        for alpha in self.coefficients(layers):
+            root = root + alpha * term
+            term = term - self.delta * (laplacian @ term)
             yield root
 
     def error_bound(self, layers: int) -> float:
         """``alpha_L (1 - delta lmin)^L / (delta lmin)``: the missing terms against a geometric series."""
-        shrink = 1 - self.delta * self.spectrum.lmin
-        return self.coefficient(check_layers(layers)) * shrink**layers / (self.delta * self.spectrum.lmin)
+        l = check_layers(layers)
+        alpha = math.sqrt(self.delta) * math.exp(math.lgamma(2 * l + 1) - 2 * math.lgamma(l + 1) - l * math.log(4))
+        return alpha * decay(self.delta * self.spectrum.lmin, l) / (self.delta * self.spectrum.lmin)
 
     def printed_bound(self, layers: int) -> float:
         """As printed, ``exp(-L lmin/lmax) / (lmin sqrt(L/lmax))``, for L >= 1: holds."""
@@ -98,6 +105,9 @@ class NewtonSchulzRoot(_Root):
     from ``Y = L / sqrt(lmax)`` (which the first layer makes from the incidence matrix) and ``Z = I-hat / sqrt(lmax)``. On
     an eigenvalue both follow ``g <- a g - b g^3`` from ``g = sqrt(x / lmax)`` towards 1. With ``scaled`` each layer's a, b
     are the cubic closest to 1 on the interval that g is known to lie in; otherwise a, b = 3/2, 1/2 throughout.
+
+    Once g is 1 up to rounding the remaining layers do nothing: the null space of L, where g is 0, is a repelling fixed
+    point, and noise there grows by a factor a every layer.
     """
 
     scaled: bool = True
@@ -106,7 +116,7 @@ class NewtonSchulzRoot(_Root):
     takes_signals: ClassVar[bool] = False
 
     def schedule(self, layers: int) -> list[tuple[float, float]]:
-        """``(a, b)`` for each of the layers after the first."""
+        """``(a, b)`` for each of the layers after the first, until g has converged to rounding."""
         return [(a, b) for a, b, *_ in self._intervals(layers)][1:]
 
     def _intervals(self, layers: int) -> Iterator[tuple[float, float, float, float]]:
@@ -117,6 +127,8 @@ class NewtonSchulzRoot(_Root):
         low, high = 1 / math.sqrt(self.spectrum.condition), 1.0
         yield math.nan, math.nan, low, high
         for _ in range(layers - 1):
+            if max(1 - low, high - 1) <= CONVERGED:
+                return
             if self.scaled:
                 # the best odd cubic on [low, high] takes equal values 1 - E at both ends and 1 + E at its maximum, which
                 # is at sqrt(s/3): Chebyshev's equioscillation
@@ -143,7 +155,8 @@ class NewtonSchulzRoot(_Root):
             )
 
         blocks = {INCIDENCE: "edges", "square_root": "nodes", "root": "nodes"}
-        return Program(blocks, [first, *(layer(a, b) for a, b in self.schedule(layers))] if check_layers(layers) else [])
+        live = [first, *(layer(a, b) for a, b in self.schedule(layers))] if check_layers(layers) else []
+        return Program(blocks, live + [Layer()] * (layers - len(live)))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
         """``Z = I-hat / sqrt(lmax)``; ``Y`` starts empty."""
@@ -155,11 +168,18 @@ class NewtonSchulzRoot(_Root):
         y = laplacian / math.sqrt(self.spectrum.lmax)
         if layers:
             yield z
-        for a, b in self.schedule(layers):
+        schedule = self.schedule(layers)
+        for a, b in schedule:
             y, z = a * y - b * (y @ z) @ y, a * z - b * (z @ y) @ z
+            yield z
+        for _ in range(layers - 1 - len(schedule)):
             yield z
 
     def error_bound(self, layers: int) -> float:
         """``max |1 - g| / sqrt(lmin)`` over the interval of g, as ``Z = g / sqrt(x)`` on an eigenvalue x."""
         *_, (_, _, low, high) = self._intervals(max(check_layers(layers), 1))
         return max(1 - low, high - 1) / math.sqrt(self.spectrum.lmin)
+
+    def amplification(self, layers: int) -> float:
+        """The condition number, or the growth of noise on the null space if that is more."""
+        return max(self.spectrum.condition, math.prod(a for a, _ in self.schedule(layers)))

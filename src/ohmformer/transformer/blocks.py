@@ -130,9 +130,13 @@ def as_matrix(coefficient: Coefficient, rows: int, columns: int) -> Float[Tensor
     """A coefficient as the matrix it stands for."""
     value = torch.as_tensor(coefficient, dtype=torch.float64)
     if value.ndim == 2:
+        if tuple(value.shape) != (rows, columns):
+            raise ValueError(f"expected a coefficient of shape ({rows}, {columns}), got {tuple(value.shape)}")
         return value
     if rows != columns:
         raise ValueError(f"a scalar or diagonal coefficient needs blocks of equal width, got {rows} and {columns}")
+    if value.ndim == 1 and len(value) != rows:
+        raise ValueError(f"expected a diagonal of length {rows}, got {len(value)}")
     return torch.diag(value.expand(rows) if value.ndim == 0 else value)
 
 

@@ -8,6 +8,7 @@ Weights grow with the square of the number of edges; it is here because the lemm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, overload
 
 import torch
@@ -62,10 +63,14 @@ class LinearTransformer(nn.Module):
     torch.Size([7, 5, 5])
     """
 
-    def __init__(self, layout: Layout, layers: list[DenseLayer], normalization: Normalization = NONE) -> None:
+    def __init__(self, layout: Layout, layers: Sequence[DenseLayer], normalization: Normalization = NONE) -> None:
         super().__init__()
         self.layout = layout
-        self.layers = nn.ModuleList(layers)
+        distinct = {id(layer): layer for layer in layers}
+        number = {key: i for i, key in enumerate(distinct)}
+        self.layers = nn.ModuleList(distinct.values())
+        self.order = tuple(number[id(layer)] for layer in layers)
+        """Which of ``layers`` runs when; a layer that is given several times shares its weights."""
         self.normalization = normalization
 
     @classmethod
@@ -105,8 +110,8 @@ class LinearTransformer(nn.Module):
         if tokens.shape[-1] != self.layout.total:
             raise ValueError(f"expected tokens of {self.layout.total} features, got {tokens.shape[-1]}")
         states = [tokens]
-        for layer in self.layers:
-            tokens = self._normalize(layer(tokens, self._seen(tokens)))
+        for i in self.order:
+            tokens = self._normalize(self.layers[i](tokens, self._seen(tokens)))
             if trace:
                 states.append(tokens)
         return Trace([self.layout.unpack(x) for x in states]) if trace else tokens

@@ -16,9 +16,10 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from ohmformer.transformer.attention import apply_similarity, forming_is_cheaper
-from ohmformer.transformer.blocks import INCIDENCE, Blocks, Coefficient, Head, Layer, Program, map_layer
+from ohmformer.transformer.blocks import INCIDENCE, Blocks, Coefficient, Head, Layer, Program, Width, as_matrix, map_layer
 from ohmformer.transformer.normalize import NONE, Normalization
 from ohmformer.transformer.trace import Trace
 
@@ -118,7 +119,8 @@ class EfficientTransformer(nn.Module):
         """The named blocks after the last layer, or with ``trace=True`` after every layer, beside ``G``.
 
         Args:
-            gram: ``G = B B^T``, ``(..., nodes, nodes)``; a sparse CSR matrix will do where ``B`` does not change.
+            gram: ``G = B B^T``, ``(..., nodes, nodes)``; a sparse CSR matrix will do where neither weights nor
+                normalisation touch ``B``.
             features: the blocks of Phi, ``(..., nodes, width)``; blocks that are not given start at zero.
             incidence: ``B`` itself, needed for l1 degrees only.
             trace: keep every state.
@@ -147,20 +149,30 @@ class EfficientTransformer(nn.Module):
         unknown = [name for name in features if name not in names]
         if unknown or not features:
             raise ValueError(f"expected blocks among {', '.join(names)}, got {', '.join(unknown) or 'none'}")
-        like: dict[Any, Tensor] = {self.blocks[name]: x for name, x in features.items()}
+        first = next(iter(features.values()))
+        widths: dict[Width, int] = {width: width for width in self.blocks.values() if isinstance(width, int)}
+        for name, x in features.items():
+            width = widths.setdefault(self.blocks[name], x.shape[-1])
+            if x.shape[-1] != width:
+                raise ValueError(f"expected block {name!r} of width {width}, got {x.shape[-1]}")
         for name in names:
-            width = self.blocks[name]
-            if width not in like:
-                first = next(iter(features.values()))
-                if not isinstance(width, int):
-                    raise ValueError(f"expected a block of width {width!r} to be given, so that {name!r} has a width")
-                like[width] = first.new_zeros(*first.shape[:-1], width)
-        return {name: features[name] if name in features else torch.zeros_like(like[self.blocks[name]]) for name in names}
+            if self.blocks[name] not in widths:
+                raise ValueError(
+                    f"expected a block of width {self.blocks[name]!r} to be given, so that {name!r} has a width"
+                )
+        return {
+            name: features[name] if name in features else first.new_zeros(*first.shape[:-1], widths[self.blocks[name]])
+            for name in names
+        }
 
     def _coefficients(self) -> list[Any]:
-        """All coefficients by index: scalars as numbers, or as 0-dimensional tensors where a gradient is wanted."""
-        learning = torch.is_grad_enabled() and self.scalars.requires_grad
-        return [*(self.scalars.unbind() if learning else self.scalars.tolist()), *reversed(list(self.tensors))]
+        """All coefficients by index: scalars as numbers, or as 0-dimensional tensors where they are being differentiated."""
+        watched = (
+            (torch.is_grad_enabled() and self.scalars.requires_grad)
+            or torch._C._are_functorch_transforms_active()  # vmap, grad, jvp: the tensor has no storage of its own
+            or forward_ad._current_level >= 0
+        )
+        return [*(self.scalars.unbind() if watched else self.scalars.tolist()), *reversed(list(self.tensors))]
 
 
 class _Step:
@@ -294,3 +306,10 @@ def _check(layer: Layer, names: Mapping[str, Any]) -> None:
                 raise ValueError(f"the efficient model cannot mix incidence and features, got {source!r} -> {target!r}")
             if target == INCIDENCE and not isinstance(coefficient, int | float):
                 raise ValueError("the efficient model has scalars on the incidence block, got a diagonal or a matrix")
+            if names[target] != names[source] or (
+                isinstance(names[target], int) and not isinstance(coefficient, int | float)
+            ):
+                rows, columns = names[target], names[source]
+                if not (isinstance(rows, int) and isinstance(columns, int)):
+                    raise ValueError(f"expected blocks of equal width, got {target!r} ({rows}) from {source!r} ({columns})")
+                as_matrix(coefficient, rows, columns)
