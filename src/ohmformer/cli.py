@@ -42,16 +42,15 @@ def verify(
 
 
 def _print_verification(result: Verification) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     title = f"{result.graphs} graphs, seed {result.seed}: the worst of all graphs and depths"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left")
     for name in ("construction", "statement"):
         table.add_column(name, no_wrap=True)
-    for name in ("depth", "error", "bound", "err/bnd", "plain", "dense", "bad"):
+    for name in ("depth", "error", "bound", "ratio", "plain", "dense", "bad"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in result.rows:
         table.add_row(
@@ -61,8 +60,8 @@ def _print_verification(result: Verification) -> None:
         )  # fmt: skip
     console.print(table)
     console.print(
-        "error, bound: the worst graph at the greatest depth, relative.  err/bnd: the worst of all depths, rounding counted "
-        "into the bound.  plain: Transformer against plain iteration.  dense: dense against efficient Transformer.",
+        "error, bound: the worst graph at the greatest depth, relative.  ratio: error over bound, the worst of all depths, "
+        "rounding counted into the bound.  plain: Transformer against plain iteration.  dense: dense against efficient.",
         style="dim",
     )
     for check in result.violated[:20]:

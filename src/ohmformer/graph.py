@@ -33,7 +33,6 @@ tensor([[ 1.0000, -1.0000,  0.0000],
 
 from __future__ import annotations
 
-import math
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
@@ -46,31 +45,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ohmformer.edges import as_edge_index, as_resistance, check_weights, column, fold
+from ohmformer.spectrum import Spectrum, resistance_bounds
+
 if TYPE_CHECKING:
     import networkx as nx
 
 Weights = Sequence[float] | np.ndarray | Tensor
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """An interval ``[lmin, lmax]`` known to hold every *nonzero* eigenvalue of a Laplacian.
-
-    >>> Spectrum(0.5, 4.0).condition
-    8.0
-    """
-
-    lmin: float
-    lmax: float
-
-    def __post_init__(self) -> None:
-        if not (0 < self.lmin <= self.lmax < math.inf):
-            raise ValueError(f"a spectrum needs 0 < lmin <= lmax < inf, got lmin={self.lmin!r}, lmax={self.lmax!r}")
-
-    @property
-    def condition(self) -> float:
-        """The ratio lmax / lmin."""
-        return self.lmax / self.lmin
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,8 +87,8 @@ class Graph:
         >>> Graph.from_edges([(0, 1), (1, 2), (2, 2)], conductance=[1.0, 2.0, 5.0], num_nodes=4)
         Graph(nodes=4, edges=2, components=2, self_loops_dropped=1)
         """
-        index = _as_edge_index(edges)
-        weight = _as_resistance(index.shape[1], resistance, conductance)
+        index = as_edge_index(edges)
+        weight = as_resistance(index.shape[1], resistance, conductance)
         return _assemble(index, weight, num_nodes)
 
     @classmethod
@@ -120,10 +101,10 @@ class Graph:
         """
         if data.edge_index is None:
             raise ValueError("expected data with an edge_index, it has none")
-        index = _as_edge_index(data.edge_index.t())
-        weights = [_column(getattr(data, w, None), w) if isinstance(w, str) else w for w in (resistance, conductance)]
+        index = as_edge_index(data.edge_index.t())
+        weights = [column(getattr(data, w, None), w) if isinstance(w, str) else w for w in (resistance, conductance)]
         batch = getattr(data, "batch", None)
-        tail_head, weight, loops = _fold(index, _as_resistance(index.shape[1], *weights))
+        tail_head, weight, loops = fold(index, as_resistance(index.shape[1], *weights))
         graph = _assemble(tail_head, weight, data.num_nodes, loops)
         if batch is None:
             return graph
@@ -168,12 +149,12 @@ class Graph:
         matrix = matrix.tocoo()
         index = torch.as_tensor(np.stack([matrix.row, matrix.col]).astype(np.int64))
         values = None if entries == "unit" else matrix.data
-        weight = _as_resistance(
+        weight = as_resistance(
             index.shape[1],
             resistance=values if entries == "resistance" else None,
             conductance=values if entries == "conductance" else None,
         )
-        tail_head, weight, loops = _fold(index, weight)
+        tail_head, weight, loops = fold(index, weight)
         return _assemble(tail_head, weight, rows, loops)
 
     @classmethod
@@ -237,7 +218,7 @@ class Graph:
         """The same graph on another device or with resistances of another type."""
         resistance = self.resistance.to(device=device, dtype=dtype)
         if resistance.dtype != self.dtype:
-            _check_weights(resistance, "resistance")
+            check_weights(resistance, "resistance")
         return replace(
             self, edge_index=self.edge_index.to(device=device), resistance=resistance, batch=self.batch.to(device=device)
         )
@@ -444,34 +425,16 @@ class Graph:
 
     @cached_property
     def _resistance_bounds(self) -> np.ndarray:
-        """For every component a number that no effective resistance within it exceeds; zero where there is no edge.
+        """For every component a number that no effective resistance within it exceeds; zero where there is no edge."""
+        return resistance_bounds(*self._numpy(), self.components.cpu().numpy())
 
-        Resistance is at most the length of a path, so twice the largest distance from one node will do, and so will the
-        sum of all resistances.
-        """
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import dijkstra
+    def _numpy(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.edge_index.cpu().numpy(), self.resistance.detach().cpu().double().numpy()
 
-        if not self.num_edges:
-            return np.zeros(self.num_components)
-        tail, head = self.edge_index.cpu().numpy()
-        r = self.resistance.detach().cpu().double().numpy()
-        n = self.num_nodes
-        low, high = np.minimum(tail, head), np.maximum(tail, head)
-        order = np.lexsort((r, high, low))
-        first = order[np.unique(low[order] * n + high[order], return_index=True)[1]]  # the least of parallel resistances
-        distance_graph = csr_array((r[first], (low[first], high[first])), shape=(n, n))
-        label = self.components.cpu().numpy()
-        roots = np.unique(label, return_index=True)[1]
-        distance = dijkstra(distance_graph, directed=False, indices=roots, min_only=True)
-        reach = np.zeros(self.num_components)
-        np.maximum.at(reach, label, distance)
-        return np.minimum(2 * reach, np.bincount(label[tail], r, self.num_components))
-
-    def _degrees(self) -> np.ndarray:
-        tail, head = self.edge_index.cpu().numpy()
-        c = 1 / self.resistance.detach().cpu().double().numpy()
-        return np.bincount(tail, c, self.num_nodes) + np.bincount(head, c, self.num_nodes)
+    def degrees(self) -> Float[np.ndarray, " nodes"]:
+        """The weighted degree of every node, the diagonal of ``L``, in float64."""
+        (tail, head), r = self._numpy()
+        return np.bincount(tail, 1 / r, self.num_nodes) + np.bincount(head, 1 / r, self.num_nodes)
 
     def spectral_bounds(self) -> Spectrum:
         """A cheap interval that provably holds every nonzero eigenvalue of every graph here.
@@ -485,7 +448,7 @@ class Graph:
         if not self.num_edges:
             return Spectrum(1.0, 1.0)
         tail, head = self.edge_index.cpu().numpy()
-        degree = self._degrees()
+        degree = self.degrees()
         lmax = float((degree[tail] + degree[head]).max())
         real = self._resistance_bounds > 0
         lmin = float((4 / (self.component_sizes.cpu().numpy() * self._resistance_bounds)[real]).min())
@@ -496,62 +459,13 @@ class Graph:
 
         ``4 / (vol_c R_c)`` with ``vol_c`` the sum of the degrees, as above with D for the inner product. 2 without edges.
         """
-        volume = np.bincount(self.components.cpu().numpy(), self._degrees(), self.num_components)
+        volume = np.bincount(self.components.cpu().numpy(), self.degrees(), self.num_components)
         lowest = np.full(self.num_graphs, 2.0)
         real = self._resistance_bounds > 0
         graph_of = np.zeros(self.num_components, dtype=np.int64)
         graph_of[self.components.cpu().numpy()] = self.batch.cpu().numpy()
         np.minimum.at(lowest, graph_of[real], 4 / (volume * self._resistance_bounds)[real])
         return lowest
-
-
-# ---------------------------------------------------------------------------------------------------- input checks
-
-
-def _as_edge_index(edges: Iterable[Sequence[int]] | np.ndarray | Tensor) -> Int[Tensor, "2 edges"]:
-    if not isinstance(edges, Tensor):
-        edges = torch.as_tensor(edges if isinstance(edges, np.ndarray) else np.asarray(list(edges)))
-    if edges.numel() == 0:
-        return torch.zeros(2, 0, dtype=torch.long, device=edges.device)
-    if edges.ndim != 2 or edges.shape[1] != 2:
-        raise ValueError(f"expected edges as pairs, shape (edges, 2), got {tuple(edges.shape)}")
-    if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
-        raise ValueError(f"expected integer node numbers in edges, got {edges.dtype}")
-    return edges.t().long()
-
-
-def _check_weights(weight: Tensor, name: str) -> None:
-    """Positive and finite, and so is one over it."""
-    bad = ~(torch.isfinite(weight) & (weight > 0) & torch.isfinite(weight.reciprocal()))
-    if bad.any():
-        j = int(bad.nonzero()[0])
-        raise ValueError(f"expected every {name} positive and finite, edge {j} has {weight[j].item()} in {weight.dtype}")
-
-
-def _column(values: Tensor | None, name: str) -> Tensor:
-    """A PyG attribute as one value per edge."""
-    if values is None:
-        raise ValueError(f"expected the data to carry {name!r}, it is missing")
-    if values.ndim == 2 and values.shape[1] == 1:
-        return values[:, 0]
-    return values
-
-
-def _as_resistance(edges: int, resistance: Any, conductance: Any) -> Float[Tensor, " edges"]:
-    if resistance is not None and conductance is not None:
-        raise ValueError("expected resistance= or conductance=, got both")
-    name, given = ("resistance", resistance) if conductance is None else ("conductance", conductance)
-    if given is None:
-        return torch.ones(edges, dtype=torch.float64)
-    weight = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given, dtype=np.float64))
-    if weight.is_complex():
-        raise ValueError(f"expected a real {name}, got {weight.dtype}")
-    if not weight.is_floating_point():
-        weight = weight.double()
-    if tuple(weight.shape) != (edges,):
-        raise ValueError(f"expected one {name} per edge, shape ({edges},), got {tuple(weight.shape)}")
-    _check_weights(weight, name)
-    return weight if conductance is None else weight.reciprocal()
 
 
 def _assemble(
@@ -582,43 +496,3 @@ def _with_batch(graph: Graph, batch: Tensor, num_graphs: int) -> Graph:
     if bool((batch[graph.edge_index[0]] != batch[graph.edge_index[1]]).any()):
         raise ValueError("expected every edge within one graph of the batch, found one between two graphs")
     return replace(graph, batch=batch.long(), num_graphs=num_graphs, batched=True)
-
-
-def _fold(
-    index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"]
-) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"], int]:
-    """Directed pairs (u, v), (v, u) of equal weight folded to single edges u < v; and the number of self-loops left out."""
-    weight = weight.to(index.device)
-    forward, backward = (index[0] < index[1]).nonzero()[:, 0], (index[0] > index[1]).nonzero()[:, 0]
-
-    def ordered(which: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        keys = (weight[which].detach().cpu().numpy(), v[which].cpu().numpy(), u[which].cpu().numpy())
-        return which[torch.as_tensor(np.lexsort(keys), device=which.device)]
-
-    forward = ordered(forward, index[0], index[1])
-    backward = ordered(backward, index[1], index[0])
-    pairs, mirrored = index[:, forward], index[:, backward].flip(0)
-    if pairs.shape != mirrored.shape or not torch.equal(pairs, mirrored):
-        u, v = _first_unmatched(pairs, mirrored)
-        raise ValueError(
-            f"expected every edge in both directions, the pair ({u}, {v}) is not; "
-            "for a list with each edge once use Graph.from_edges"
-        )
-    there, back = weight[forward], weight[backward]
-    differs = (there - back).abs() > 16 * torch.finfo(weight.dtype).eps * there
-    if differs.any():
-        j = int(differs.nonzero()[0])
-        u, v = pairs[:, j].tolist()
-        raise ValueError(
-            f"expected equal weights in both directions, the pair ({u}, {v}) has resistances "
-            f"{there[j].item():.6g} and {back[j].item():.6g}"
-        )
-    return pairs, (there + back) / 2, int((index[0] == index[1]).sum())
-
-
-def _first_unmatched(pairs: Tensor, mirrored: Tensor) -> tuple[int, int]:
-    from collections import Counter
-
-    there, back = (Counter(map(tuple, p.t().tolist())) for p in (pairs, mirrored))
-    u, v = min((there - back) + (back - there))
-    return u, v

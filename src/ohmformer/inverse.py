@@ -122,7 +122,7 @@ def _residual(graph: Graph, phi: Tensor, psi: Tensor) -> float:
 def _cubing(graph: Graph, psi: Tensor, work: Work) -> Answer:
     """Chebyshev cubing on ``D^-1/2 L D^-1/2``, in buckets of graphs of like size, from proved bounds on the spectrum."""
     lowest = graph.scaled_spectral_bounds()
-    degrees = torch.as_tensor(graph._degrees(), dtype=graph.dtype, device=graph.device)
+    degrees = torch.as_tensor(graph.degrees(), dtype=graph.dtype, device=graph.device)
     spread = _degree_spread(graph, degrees)
     phi = torch.zeros_like(psi)
     layers, bound, widest = 0, 0.0, Spectrum(sparse.LARGEST, sparse.LARGEST)
@@ -232,7 +232,7 @@ def _grounded(graph: Graph) -> tuple[Any, Tensor]:
     tail, head = graph.edge_index.cpu().numpy()
     c = 1 / graph.resistance.detach().cpu().double().numpy()
     inner = keep[tail] & keep[head]
-    degree = graph._degrees()[keep]
+    degree = graph.degrees()[keep]
     rows = np.concatenate([number[tail[inner]], number[head[inner]], np.arange(len(degree))])
     columns = np.concatenate([number[head[inner]], number[tail[inner]], np.arange(len(degree))])
     values = np.concatenate([-c[inner], -c[inner], degree])

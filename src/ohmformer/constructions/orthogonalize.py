@@ -106,7 +106,7 @@ class ParallelGramSchmidt(Orthogonalization):
     iteration a single layer does.
     """
 
-    statement: ClassVar[str] = "sec. 4, k heads"
+    statement: ClassVar[str] = "section 4"
 
     @property
     def round(self) -> list[Layer]:

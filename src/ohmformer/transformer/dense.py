@@ -51,7 +51,8 @@ class DenseLayer(nn.Module):
         self, x: Float[Tensor, "*graphs nodes features"], seen: Float[Tensor, "*graphs nodes features"]
     ) -> Float[Tensor, "*graphs nodes features"]:
         """``X + Attn(X) + X W_R^T``, where queries and keys read ``seen``."""
-        return x + linear_attention(x, self.value, self.query, self.key, seen) + x @ self.skip.mT
+        skipped = x + x @ self.skip.mT  # first, so that W^R = -I empties a block before anything small is added to it
+        return skipped + linear_attention(x, self.value, self.query, self.key, seen)
 
 
 class LinearTransformer(nn.Module):

@@ -1,0 +1,55 @@
+"""What is known of a spectrum before anything is computed: an interval, and cheap bounds that lead to one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """An interval ``[lmin, lmax]`` known to hold every *nonzero* eigenvalue of a Laplacian.
+
+    >>> Spectrum(0.5, 4.0).condition
+    8.0
+    """
+
+    lmin: float
+    lmax: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.lmin <= self.lmax < math.inf):
+            raise ValueError(f"a spectrum needs 0 < lmin <= lmax < inf, got lmin={self.lmin!r}, lmax={self.lmax!r}")
+
+    @property
+    def condition(self) -> float:
+        """The ratio lmax / lmin."""
+        return self.lmax / self.lmin
+
+
+def resistance_bounds(
+    edges: Int[np.ndarray, "2 edges"], resistance: Float[np.ndarray, " edges"], component: Int[np.ndarray, " nodes"]
+) -> Float[np.ndarray, " components"]:
+    """For every component a number that no effective resistance within it exceeds; zero where there is no edge.
+
+    Resistance is at most the length of a path, so twice the largest distance from one node will do, and so will the sum of
+    all resistances.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    nodes, components = len(component), int(component.max(initial=-1)) + 1
+    if not edges.shape[1]:
+        return np.zeros(components)
+    low, high = edges.min(axis=0), edges.max(axis=0)
+    order = np.lexsort((resistance, high, low))
+    first = order[np.unique(low[order] * nodes + high[order], return_index=True)[1]]  # the least of parallel resistances
+    lengths = csr_array((resistance[first], (low[first], high[first])), shape=(nodes, nodes))
+    roots = np.unique(component, return_index=True)[1]
+    distance = dijkstra(lengths, directed=False, indices=roots, min_only=True)
+    reach = np.zeros(components)
+    np.maximum.at(reach, component, distance)
+    return np.minimum(2 * reach, np.bincount(component[edges[0]], resistance, components))
