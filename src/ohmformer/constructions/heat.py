@@ -148,7 +148,7 @@ class CubedHeat(_Heat):
     def error_bound(self, layers: int) -> float:
         """See :func:`cubing_bound`; needs ``s lmax <= 3^c z``, z the zero of the seed (1 for Lemma 5)."""
         if check_layers(layers) == 0:
-            return 1.0  # the identity against exp(-s x) in (0, 1]
+            return 1.0  # the identity, or nothing, against exp(-s x) in (0, 1]
         seed = self.seed(layers)
         limit = doublings(3, layers - seed) * first_zero(2 * seed - 1)
         if self.reach > limit:
@@ -206,7 +206,7 @@ class SeededHeat(CubedHeat):
                     **similarity(INCIDENCE),
                 ),
             ),
-            skip={("kernel", "kernel"): -1.0, ("kernel", "identity"): 1 / math.factorial(m - 1)},
+            skip={("kernel", "identity"): 1 / math.factorial(m - 1)},
         )
 
         def horner(i: int) -> Layer:
@@ -223,8 +223,8 @@ class SeededHeat(CubedHeat):
         return Program(blocks, [first, *steps, *[_CUBE] * (layers - j)])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """The identity, twice."""
-        return {"identity": graph.identity(), "kernel": graph.identity()}
+        """The identity; the kernel starts empty, so that the tiny last coefficient is not added to a one."""
+        return {"identity": graph.identity()}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
         """Horner's rule in steps of two, then cubing."""
