@@ -1,8 +1,9 @@
-"""The command line: ``ohmformer verify`` and ``ohmformer demo``."""
+"""Linear Transformers that solve graph problems: verify the lemmas, or ask a graph in a file."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +69,110 @@ def _print_verification(result: Verification) -> None:
         console.print(f"violated: {check}", style="red")
     verdict = "0 violations" if result.holds else f"{len(result.violated)} violations"
     console.print(f"{verdict} in {sum(row.checks for row in result.rows)} checks", style="bold")
+
+
+class Task(StrEnum):
+    """What to ask of a graph."""
+
+    resistance = "resistance"
+    """Effective resistance of every edge."""
+    all_pairs = "all-pairs"
+    """Effective resistance of every pair of nodes."""
+    flow = "flow"
+    """The unit flow from one node to another, on the edges."""
+    potentials = "potentials"
+    """The potentials of that flow, on the nodes."""
+    heat = "heat"
+    """Where a unit of heat from one node is after some time."""
+    eigenvectors = "eigenvectors"
+    """The eigenvectors of the smallest nonzero eigenvalues."""
+
+
+@app.command()
+def solve(
+    file: Annotated[Path, typer.Argument(help="Edge list (.csv, .tsv, .txt), .graphml, .mtx or SciPy .npz.")],
+    task: Annotated[Task, typer.Option(help="What to ask.")] = Task.resistance,
+    resistance: Annotated[str | None, typer.Option(help="Column or attribute with resistances.")] = None,
+    conductance: Annotated[str | None, typer.Option(help="Column or attribute with conductances.")] = None,
+    source: Annotated[str | None, typer.Option("--from", help="Node that flow or heat comes from.")] = None,
+    sink: Annotated[str | None, typer.Option("--to", help="Node that flow goes to.")] = None,
+    s: Annotated[float, typer.Option(help="Time, for heat.")] = 0.5,
+    k: Annotated[int, typer.Option(help="How many eigenvectors.")] = 6,
+    tol: Annotated[float, typer.Option(help="The largest residual that will do.")] = 1e-6,
+    out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .tsv, .npz or .parquet.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write, for flow and potentials.")] = None,
+) -> None:
+    """Answer a question about the graph in a file, with a certificate."""
+    try:
+        _solve(file, task, resistance, conductance, source, sink, s, k, tol, out, plot)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _solve(
+    file: Path, task: Task, resistance: str | None, conductance: str | None, source: str | None, sink: str | None, s: float,
+    k: int, tol: float, out: Path | None, plot: Path | None,
+) -> None:  # fmt: skip
+    import numpy as np
+    import torch
+
+    import ohmformer as ohm
+    from ohmformer.files import read_graph, write_table
+
+    if plot is not None and task not in (Task.flow, Task.potentials):
+        raise ValueError(f"expected --task flow or potentials for --plot, got {task}")
+    named = read_graph(file, resistance=resistance, conductance=conductance)
+    graph, labels = named.graph, np.array(named.labels, dtype=str)
+    typer.echo(f"{graph} from {file}", err=True)
+
+    def node(label: str | None, option: str) -> int:
+        if label is None:
+            raise ValueError(f"expected {option} NODE for --task {task}, got none")
+        return named.number(label)
+
+    edges = {"u": labels[graph.edge_index[0].numpy()], "v": labels[graph.edge_index[1].numpy()]}
+    if task is Task.resistance:
+        answer = ohm.effective_resistance(graph, tol=tol)
+        table = {**edges, "resistance": graph.resistance.numpy(), "effective_resistance": answer.value.numpy()}
+    elif task is Task.all_pairs:
+        answer = ohm.effective_resistance(graph, "all", tol=tol)
+        u, v = np.triu_indices(graph.num_nodes, 1)
+        table = {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]}
+    elif task in (Task.flow, Task.potentials):
+        demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
+        demands[node(source, "--from")] -= 1.0
+        demands[node(sink, "--to")] += 1.0
+        answer = ohm.electric_flow(graph, demands, tol=tol)
+        table = {**edges, "flow": answer.flow[:, 0].numpy()}
+        if task is Task.potentials:
+            table = {"node": labels, "potential": -answer.potential[:, 0].numpy()}
+        if plot is not None:
+            from ohmformer.draw import draw_circuit, save
+
+            title = f"One unit from {source} to {sink}: R = {float(answer.energy[0]):.4g}"
+            typer.echo(
+                f"picture: {save(draw_circuit(graph, -answer.potential[:, 0], -demands, title=title), plot)}", err=True
+            )
+    elif task is Task.heat:
+        signal = torch.zeros(graph.num_nodes, 1, dtype=torch.float64)
+        signal[node(source, "--from")] = 1.0
+        answer = ohm.heat_kernel(graph, s, signal, tol=tol)
+        table = {"node": labels, "heat": answer.value[:, 0].numpy()}
+    else:
+        answer = ohm.eigenvectors(graph, k, tol=tol)
+        table = {"node": labels, **{f"v{i + 1}": answer.value[:, i].numpy() for i in range(k)}}
+    bound = "none" if answer.bound is None else f"{answer.bound:.1e}"
+    note = f"; {answer.note}" if answer.note else ""
+    typer.echo(
+        f"{answer.method}, {answer.layers} layers, residual {answer.residual:.1e}, proved bound {bound}{note}", err=True
+    )
+    if out is not None:
+        typer.echo(f"table: {write_table(out, table)}", err=True)
+    else:
+        typer.echo(",".join(table))
+        for row in zip(*(np.asarray(column).tolist() for column in table.values()), strict=True):
+            typer.echo(",".join(f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row))
 
 
 @app.command()

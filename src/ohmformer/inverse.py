@@ -111,10 +111,16 @@ def _checked(answer: Answer, work: Work) -> Answer:
     return answer
 
 
+def _leftover(graph: Graph, phi: Tensor, psi: Tensor) -> Tensor:
+    """``psi - L phi``: by differences over edges for small graphs, as a sparse product for large ones."""
+    if graph.width <= SMALL:
+        return psi - circuit.divergence(graph, circuit.flow(graph, phi)).detach()
+    return psi - graph.sparse_laplacian().detach() @ phi
+
+
 def _residual(graph: Graph, phi: Tensor, psi: Tensor) -> float:
-    """``|psi - L phi| / |psi|`` of the worst demand, with L applied by differences."""
-    norm = psi.norm(dim=0)
-    gap = (psi - circuit.divergence(graph, circuit.flow(graph, phi))).norm(dim=0)
+    """``|psi - L phi| / |psi|`` of the worst demand."""
+    norm, gap = psi.norm(dim=0), _leftover(graph, phi, psi).norm(dim=0)
     ratio = torch.where(norm > 0, gap / torch.where(norm > 0, norm, 1.0), gap)
     return float(ratio.max()) if ratio.numel() else 0.0
 
@@ -194,7 +200,8 @@ def _chebyshev(graph: Graph, psi: Tensor, work: Work) -> Answer:
         return Answer(torch.zeros_like(psi), "chebyshev", 0, 1.0, None, spectrum, note)
     solved = sparse.solve(graph, psi.double(), work.tol, scaled=scaled, lmin=lmin, progress=work.progress)
     phi = solved.potentials.to(psi.dtype)
-    return Answer(phi, "chebyshev", solved.layers, _residual(graph, phi, psi), None, solved.spectrum)
+    residual = solved.residual if phi.dtype == torch.float64 else _residual(graph, phi, psi)
+    return Answer(phi, "chebyshev", solved.layers, residual, None, solved.spectrum)
 
 
 def _direct(graph: Graph, psi: Tensor, work: Work) -> Answer:
@@ -216,7 +223,7 @@ def _direct(graph: Graph, psi: Tensor, work: Work) -> Answer:
 
         name = "sparse LU"
     phi = apply(psi)
-    phi = phi + apply(graph.center(psi - circuit.divergence(graph, circuit.flow(graph, phi))))
+    phi = phi + apply(graph.center(_leftover(graph, phi, psi)))
     return Answer(phi, name, 0, _residual(graph, phi, psi), None)
 
 

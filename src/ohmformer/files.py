@@ -1,0 +1,140 @@
+"""Graphs from files and tables into files; nothing is unpickled, and nothing is half-written."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ohmformer.graph import Graph
+
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
+"""Edge lists by suffix; None is any white space."""
+HEADERS = {"source", "target", "from", "to", "u", "v", "node1", "node2", "head", "tail", "src", "dst"}
+
+
+@dataclass(frozen=True)
+class LabelledGraph:
+    """A graph and what its nodes are called in the file."""
+
+    graph: Graph
+    labels: Sequence[str]
+
+    def number(self, label: str) -> int:
+        """The node of a label, or a ValueError."""
+        if label not in self.labels:
+            raise ValueError(f"expected a node of the file, got {label!r}; the first are {', '.join(self.labels[:5])}")
+        return list(self.labels).index(label)
+
+
+def read_graph(path: Path, *, resistance: str | None = None, conductance: str | None = None) -> LabelledGraph:
+    """A graph from an edge list (.csv, .tsv, .txt, .edges), GraphML, Matrix Market (.mtx) or a SciPy .npz.
+
+    ``resistance`` or ``conductance`` names the column or attribute with the weights; in a matrix any name stands for its
+    entries. Without them every resistance is 1.
+    """
+    if not path.is_file():
+        raise ValueError(f"expected a file, {path} is none")
+    suffix = path.suffix.lower()
+    if suffix in DELIMITERS:
+        return _read_edges(path, DELIMITERS[suffix], resistance, conductance)
+    if suffix == ".graphml":
+        import networkx as nx
+
+        try:
+            graph = nx.read_graphml(path)
+        except (nx.NetworkXError, SyntaxError) as error:
+            raise ValueError(f"expected GraphML in {path}: {str(error).splitlines()[0]}") from error
+        return LabelledGraph(
+            Graph.from_networkx(graph, resistance=resistance, conductance=conductance), [str(n) for n in graph.nodes]
+        )
+    if suffix in (".mtx", ".npz"):
+        return _read_matrix(path, "resistance" if resistance else "conductance" if conductance else "unit")
+    raise ValueError(f"expected a file of type {', '.join([*DELIMITERS, '.graphml', '.mtx', '.npz'])}, got {path.name}")
+
+
+def _read_matrix(path: Path, entries: str) -> LabelledGraph:
+    import scipy.io
+    import scipy.sparse
+
+    try:
+        matrix = scipy.io.mmread(path) if path.suffix.lower() == ".mtx" else scipy.sparse.load_npz(path)
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(f"expected a sparse matrix in {path}: {str(error).splitlines()[0]}") from error
+    graph = Graph.from_scipy(scipy.sparse.coo_array(matrix), entries=entries)
+    return LabelledGraph(graph, [str(i) for i in range(graph.num_nodes)])
+
+
+def _read_edges(path: Path, delimiter: str | None, resistance: str | None, conductance: str | None) -> LabelledGraph:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, delimiter=delimiter) if delimiter else (line.split() for line in file)
+        rows = [(i, row) for i, row in enumerate(lines, 1) if row and not row[0].lstrip().startswith("#")]
+    header = [cell.strip() for cell in rows[0][1]] if rows else []
+    weight = resistance or conductance
+    if weight is not None and weight not in header:
+        raise ValueError(
+            f"expected a column {weight!r} in the first line of {path.name}, it has {', '.join(header) or 'nothing'}"
+        )
+    if weight is not None or {cell.lower() for cell in header[:2]} <= HEADERS:
+        rows = rows[1:]
+    column = header.index(weight) if weight is not None else None
+    number: dict[str, int] = {}
+    edges: list[tuple[int, int]] = []
+    weights: list[float] = []
+    for line, row in rows:
+        if len(row) < 2 or (column is not None and len(row) <= column):
+            raise ValueError(f"expected {max(2, (column or 0) + 1)} columns in line {line} of {path.name}, got {len(row)}")
+        u, v = (number.setdefault(cell.strip(), len(number)) for cell in row[:2])
+        edges.append((u, v))
+        if column is not None:
+            try:
+                weights.append(float(row[column]))
+            except ValueError:
+                raise ValueError(f"expected a number in line {line} of {path.name}, got {row[column]!r}") from None
+    graph = Graph.from_edges(
+        np.array(edges, dtype=np.int64).reshape(-1, 2),
+        num_nodes=len(number),
+        resistance=weights if resistance else None,
+        conductance=weights if conductance else None,
+    )
+    return LabelledGraph(graph, list(number))
+
+
+def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
+    """Columns into .csv, .tsv, .npz or .parquet (if pyarrow is there), under a temporary name first."""
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".tsv", ".npz", ".parquet"):
+        raise ValueError(f"expected an output file of type .csv, .tsv, .npz or .parquet, got {path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(suffix=suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        if suffix == ".npz":
+            np.savez(temporary, **{key: np.asarray(values) for key, values in table.items()})  # pyright: ignore[reportArgumentType]
+        elif suffix == ".parquet":
+            _write_parquet(temporary, table)
+        else:
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t")
+                writer.writerow(table)
+                writer.writerows(zip(*(np.asarray(values).tolist() for values in table.values()), strict=True))
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _write_parquet(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> None:
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError("expected pyarrow to be installed for .parquet files, it is not; use .csv or .npz") from error
+    pyarrow.parquet.write_table(pyarrow.table({key: np.asarray(values) for key, values in table.items()}), path)
