@@ -147,3 +147,12 @@ def test_rubbish_is_named_as_such(tmp_path, name):
     outcome = run(path)
     assert outcome.exit_code == 2
     assert outcome.stderr.startswith("error: ")
+
+
+def test_a_picture_of_too_many_nodes_is_refused(tmp_path):
+    path = tmp_path / "path.csv"
+    path.write_text("\n".join(f"{i},{i + 1}" for i in range(300)))
+    outcome = run(path, "--task", "flow", "--from", "0", "--to", "300", "--plot", tmp_path / "x.png")
+    assert outcome.exit_code == 2
+    assert "1 to 150 nodes for a picture of a circuit, got 301" in outcome.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["path.csv"]

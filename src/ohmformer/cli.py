@@ -150,10 +150,9 @@ def _solve(
         if plot is not None:
             from ohmformer.draw import draw_circuit, save
 
-            title = f"One unit from {source} to {sink}: R = {float(answer.energy[0]):.4g}"
-            typer.echo(
-                f"picture: {save(draw_circuit(graph, -answer.potential[:, 0], -demands, title=title), plot)}", err=True
-            )
+            title = f"One unit from {source} to {sink}: effective resistance {float(answer.energy[0]):.4g}"
+            figure = draw_circuit(graph, -answer.potential[:, 0], -demands, title=title, labels=named.labels)
+            typer.echo(f"picture: {save(figure, plot)}", err=True)
     elif task is Task.heat:
         signal = torch.zeros(graph.num_nodes, 1, dtype=torch.float64)
         signal[node(source, "--from")] = 1.0

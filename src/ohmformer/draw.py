@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MOST_NODES = 150
+"""More would not be legible, and the layout would take long."""
+
+
 def draw_circuit(
     graph: Graph,
     potential: Float[Tensor, " nodes"],
@@ -26,16 +31,18 @@ def draw_circuit(
     *,
     title: str,
     positions: dict[int, tuple[float, float]] | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Figure:
     """A figure of one solved circuit. ``injected`` is the current that enters at each node; it runs downhill."""
+    if not 1 <= graph.num_nodes <= MOST_NODES:
+        raise ValueError(f"expected 1 to {MOST_NODES} nodes for a picture of a circuit, got {graph.num_nodes}")
     import networkx as nx
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch
 
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    layout = positions or nx.kamada_kawai_layout(nx.Graph(graph.to_networkx()), weight="resistance")
-    place = {node: (float(x), float(y)) for node, (x, y) in layout.items()}
+    place = positions or _fill(nx.kamada_kawai_layout(nx.Graph(graph.to_networkx()), weight=None))
     current = -circuit.flow(graph, potential[:, None])[:, 0]
     strongest = max(float(current.abs().max()) if graph.num_edges else 0.0, 1e-300)
     for (u, v), i, r in zip(graph.edge_index.t().tolist(), current.tolist(), graph.resistance.tolist(), strict=True):
@@ -43,7 +50,7 @@ def draw_circuit(
         share = abs(i) / strongest
         axes.add_patch(
             FancyArrowPatch(
-                start, end, arrowstyle="-|>" if share > 1e-9 else "-", shrinkA=14, shrinkB=14,
+                start, end, arrowstyle="-|>" if share > 1e-9 else "-", shrinkA=17, shrinkB=17,
                 mutation_scale=10 + 10 * share, linewidth=0.8 + 3.2 * share, color="0.35", zorder=1,
             )
         )  # fmt: skip
@@ -52,31 +59,48 @@ def draw_circuit(
             f"{abs(i):.2f} A\n{r:g} Ω", middle, ha="center", va="center", fontsize=8, zorder=3,
             bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85},
         )  # fmt: skip
-    _draw_nodes(axes, place, potential, injected, figure)
+    _draw_nodes(axes, place, potential, injected, labels or [str(i) for i in range(graph.num_nodes)], figure)
     axes.set_title(title)
     axes.set_axis_off()
-    axes.set_aspect("equal")
-    axes.margins(0.12)
+    axes.margins(0.1, 0.16)
     return figure
 
 
+def _fill(layout: Mapping[int, Any]) -> dict[int, tuple[float, float]]:
+    """Positions turned so that they spread widest from left to right, and stretched to fill the picture."""
+    import numpy as np
+
+    points = np.array([layout[node] for node in sorted(layout)])
+    points = points - points.mean(axis=0)
+    points = points @ np.linalg.svd(points)[2].T
+    span = np.ptp(points, axis=0)
+    points = points / np.where(span > 1e-6, span, 1.0) * [2.0, 1.0]
+    return {node: (float(x), float(y)) for node, (x, y) in zip(sorted(layout), points, strict=True)}
+
+
 def _draw_nodes(
-    axes: Axes, place: dict[int, tuple[float, float]], potential: Tensor, injected: Tensor, figure: Figure
+    axes: Axes,
+    place: dict[int, tuple[float, float]],
+    potential: Tensor,
+    injected: Tensor,
+    labels: Sequence[str],
+    figure: Figure,
 ) -> None:
     x, y = zip(*(place[i] for i in range(len(potential))), strict=True)
-    dots = axes.scatter(x, y, c=potential.tolist(), s=620, cmap="viridis", edgecolors="black", zorder=2)
+    dots = axes.scatter(x, y, c=potential.tolist(), s=900, cmap="viridis", edgecolors="black", zorder=2)
     figure.colorbar(dots, ax=axes, label="potential (V)", shrink=0.8)
     middle = float(potential.min() + potential.max()) / 2
     for node, (value, flowing) in enumerate(zip(potential.tolist(), injected.tolist(), strict=True)):
         axes.annotate(
-            f"{value:.2f}", place[node], ha="center", va="center", fontsize=8, zorder=4,
+            f"{labels[node]}\n{value:.2f}", place[node], ha="center", va="center", fontsize=8, zorder=4,
             color="white" if value < middle else "black",
         )  # fmt: skip
         if abs(flowing) > 1e-12:
             word = f"{flowing:g} A in" if flowing > 0 else f"{-flowing:g} A out"
             axes.annotate(
-                word, place[node], xytext=(0, -26), textcoords="offset points", ha="center", fontsize=9, weight="bold"
-            )
+                word, place[node], xytext=(0, -30), textcoords="offset points", ha="center", fontsize=9, weight="bold",
+                zorder=5, bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85},
+            )  # fmt: skip
 
 
 def save(figure: Figure, path: Path) -> Path:
