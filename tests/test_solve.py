@@ -210,6 +210,17 @@ def test_heat_is_scipys_expm(g, s):
     torch.testing.assert_close(ohm.heat_kernel(g, s, x, tol=1e-9).value, torch.as_tensor(truth) @ x, atol=1e-7, rtol=1e-7)
 
 
+def test_heat_of_an_extreme_graph_is_right_and_says_how():
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=[1e-14, 1.0, 1e-3])
+    answer = ohm.heat_kernel(g, 0.5)
+    assert answer.method == "lapack"
+    assert "when a layer was added" in answer.note
+    truth = scipy.linalg.expm(
+        -0.5 * Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=[1e-6, 1.0, 1e-3]).laplacian().numpy()
+    )
+    np.testing.assert_allclose(answer.value.numpy(), truth, atol=1e-5)  # 1e-6 is as good as 1e-14 to a part in a million
+
+
 def test_heat_on_a_large_graph_is_lapacks(large):
     x = torch.randn(1200, 2, generator=generator(), dtype=torch.float64)
     answer = ohm.heat_kernel(large, 0.3, x, tol=1e-8)
