@@ -163,7 +163,7 @@ def _degree_spread(graph: Graph, degrees: Tensor) -> float:
 
 
 def _buckets(graph: Graph) -> list[tuple[Tensor, Tensor]]:
-    """Graphs of like size together, as (their nodes, their numbers): padding costs three nodes, or an eighth of the width."""
+    """Graphs of like size together, as (their nodes, their numbers); padding costs three nodes or an eighth."""
     sizes = graph.graph_sizes.cpu().numpy()
     step = np.maximum(4, 2 ** np.floor(np.log2(np.maximum(sizes, 1) / 8)).clip(min=1)).astype(np.int64)
     rounded = -(-sizes // step) * step
