@@ -116,6 +116,8 @@ def test_an_edge_list_without_header_has_unit_resistances(tmp_path):
     ("content", "arguments", "message"),
     [
         (None, (), "expected a file"),
+        ("", (), "at least one edge in g.csv, got none"),
+        ("source,target\n", (), "at least one edge in g.csv, got none"),
         ("a,b\nc\n", (), "2 columns in line 2"),
         ("source,target,w\na,b,x\n", ("--resistance", "w"), "a number in line 2 of g.csv, got 'x'"),
         ("source,target,w\na,b,-1\n", ("--resistance", "w"), "edge 0 has -1.0"),

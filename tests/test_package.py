@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import torch
+
 import ohmformer
-from ohmformer import Spectrum
+from ohmformer import Spectrum, exact
 from ohmformer.constructions import (
     Chebyshev,
     ChebyshevCubing,
@@ -15,9 +18,11 @@ from ohmformer.constructions import (
     NewtonSchulzRoot,
     PowerSeriesRoot,
     SeededHeat,
+    SpectralFilter,
     Squaring,
     TaylorHeat,
 )
+from ohmformer.families import family
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,6 +62,25 @@ def test_the_depths_in_the_readme_are_those_of_the_bounds():
     heat = {"Lemma 3, power series": TaylorHeat, "Lemma 5, cubing": CubedHeat, "ours, cubing from a seed": SeededHeat}
     for label, construction in heat.items():
         assert _row(text, label) == [construction(Spectrum(0.1, 1.0), s).layers_for(1e-10) for s in (1.0, 20.0, 100.0)]
+
+
+def test_what_the_readme_says_of_float64():
+    g = family("ring", 12, generator=torch.Generator())
+    spectrum = exact.spectrum(g)
+
+    def error(construction, layers: int) -> float:
+        gap = construction.run(g, layers=layers) - construction.target(g)
+        return float(torch.linalg.matrix_norm(gap, 2)) / construction.size
+
+    for build in (GradientDescent, Chebyshev, Squaring, ChebyshevCubing, PowerSeriesRoot, NewtonSchulzRoot):
+        built = build(spectrum)
+        assert error(built, built.layers_for(1e-15 * built.size)) <= 1e-15 * spectrum.condition + 1e-15
+    s = 100 / spectrum.lmax
+    assert error(TaylorHeat(spectrum, s), 291) > 1
+    assert 1e-9 < error(CubedHeat(spectrum, s), 21) < 1e-6
+    assert error(SeededHeat(spectrum, s), 7) <= 1e-10
+    series = SpectralFilter(spectrum, lambda x: np.exp(-s * x), null=True)
+    assert error(series, series.layers_for(1e-10)) <= 2e-10
 
 
 def _row(text: str, label: str) -> list[int]:

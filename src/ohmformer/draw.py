@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer import circuit
+from ohmformer.files import whole_file
 from ohmformer.graph import Graph
 
 if TYPE_CHECKING:
@@ -105,12 +104,8 @@ def _draw_nodes(
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure under a temporary name, then rename it, so that no half-written picture is ever seen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    figure.savefig(temporary, dpi=150)
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, dpi=150)
     return path
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,10 @@ def _read_matrix(path: Path, entries: str) -> LabelledGraph:
 def _read_edges(path: Path, delimiter: str | None, resistance: str | None, conductance: str | None) -> LabelledGraph:
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file, delimiter=delimiter) if delimiter else (line.split() for line in file)
-        rows = [(i, row) for i, row in enumerate(lines, 1) if row and not row[0].lstrip().startswith("#")]
+        try:
+            rows = [(i, row) for i, row in enumerate(lines, 1) if row and not row[0].lstrip().startswith("#")]
+        except (UnicodeDecodeError, csv.Error):
+            raise ValueError(f"expected an edge list as text in {path.name}, it is not text") from None
     header = [cell.strip() for cell in rows[0][1]] if rows else []
     weight = resistance or conductance
     if weight is not None and weight not in header:
@@ -96,6 +100,8 @@ def _read_edges(path: Path, delimiter: str | None, resistance: str | None, condu
                 weights.append(float(row[column]))
             except ValueError:
                 raise ValueError(f"expected a number in line {line} of {path.name}, got {row[column]!r}") from None
+    if not edges:
+        raise ValueError(f"expected at least one edge in {path.name}, got none")
     graph = Graph.from_edges(
         np.array(edges, dtype=np.int64).reshape(-1, 2),
         num_nodes=len(number),
@@ -110,11 +116,7 @@ def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".tsv", ".npz", ".parquet"):
         raise ValueError(f"expected an output file of type .csv, .tsv, .npz or .parquet, got {path.name}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with whole_file(path) as temporary:
         if suffix == ".npz":
             np.savez(temporary, **{key: np.asarray(values) for key, values in table.items()})  # pyright: ignore[reportArgumentType]
         elif suffix == ".parquet":
@@ -124,11 +126,22 @@ def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
                 writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t")
                 writer.writerow(table)
                 writer.writerows(zip(*(np.asarray(values).tolist() for values in table.values()), strict=True))
+    return path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its name if all goes well, and is gone if not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
         temporary.chmod(0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return path
 
 
 def _write_parquet(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> None:
