@@ -267,7 +267,7 @@ class Graph:
         labels = connected_components(adjacency, directed=False)[1] if n else np.zeros(0, dtype=np.int64)
         return torch.as_tensor(labels, dtype=torch.long, device=self.device)
 
-    @property
+    @cached_property
     def num_components(self) -> int:
         """Connected components of all graphs together; isolated nodes count."""
         return int(self.components.max()) + 1 if self.num_nodes else 0
@@ -380,13 +380,16 @@ class Graph:
 
     def component_means(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "components features"]:
         """The mean of every column over every component."""
+        if self.num_components == 1:
+            return x.mean(dim=0, keepdim=True)
         sums = x.new_zeros(self.num_components, x.shape[1]).index_add(0, self.components, x)
         return sums / self.component_sizes[:, None].to(x.dtype)
 
     def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
         """``x`` with its mean over each component taken away; twice, as the first mean is rounded."""
         for _ in range(2):
-            x = x - self.component_means(x)[self.components]
+            mean = self.component_means(x)
+            x = x - (mean if len(mean) == 1 else mean[self.components])
         return x
 
     def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
@@ -395,9 +398,10 @@ class Graph:
         x = signals[:, None] if signals.ndim == 1 else signals
         if x.ndim != 2 or x.shape[0] != self.num_nodes:
             raise ValueError(f"expected one row per node, shape ({self.num_nodes}, k), got {tuple(signals.shape)}")
-        if not torch.isfinite(x).all():
+        x = x.to(self.device, self.dtype)
+        if x.numel() and not torch.isfinite(torch.stack(torch.aminmax(x.detach()))).all():
             raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
-        return x.to(self.device, self.dtype)
+        return x
 
     def check_demands(
         self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
@@ -410,16 +414,18 @@ class Graph:
         psi = self.check_signals(demands)
         if center or not psi.numel():
             return self.center(psi)
-        sums = psi.new_zeros(self.num_components, psi.shape[1]).index_add(0, self.components, psi)
+        sums = self.component_means(psi.detach()) * self.component_sizes[:, None]
         eps = max(torch.finfo(x).eps for x in (psi.dtype, demands.dtype) if x.is_floating_point)
-        off = sums.abs() - 8 * eps * self.component_sizes[:, None] * psi.abs().amax(dim=0)
+        largest = self.component_sizes[:, None] * torch.maximum(psi.detach().amax(dim=0), -psi.detach().amin(dim=0))
+        off = sums.abs() - 8 * eps * largest
         if off.max() > 0:
             component, column = divmod(int(off.argmax()), psi.shape[1])
             raise ValueError(
                 f"expected every demand to sum to zero on each component, demand {column} sums to "
                 f"{sums[component, column].item():.3g} on component {component}; pass center=True to subtract the mean"
             )
-        return self.center(psi)  # what is left of a mean is rounding
+        rounded = bool((sums.abs() <= torch.finfo(psi.dtype).eps * largest).all())
+        return psi if rounded else self.center(psi)
 
     # ------------------------------------------------------------------------------------------------ spectrum
 

@@ -39,6 +39,8 @@ class Answer:
     spectrum: Spectrum | None = None
     """The interval that depth was chosen for."""
     note: str = ""
+    stopped: bool = False
+    """Whether the work was stopped, by Ctrl-C or by ``progress``, before it reached its tolerance."""
 
 
 @dataclass
@@ -96,7 +98,7 @@ def _solve(graph: Graph, psi: Tensor, work: Work) -> Answer:
             raise ValueError(f"expected at most {20 * SMALL} nodes for method='cubing', got {graph.width}")
         return _checked(engine(graph, psi, work), work)
     answer = (_cubing if small else _chebyshev)(graph, psi, work)
-    if answer.residual <= work.tol:
+    if answer.residual <= work.tol or answer.stopped:
         return answer
     fallback = _direct(graph, psi, work)
     reason = answer.note or f"{answer.method} stopped at a residual of {answer.residual:.1e}"
@@ -105,7 +107,7 @@ def _solve(graph: Graph, psi: Tensor, work: Work) -> Answer:
 
 
 def _checked(answer: Answer, work: Work) -> Answer:
-    if not answer.residual <= work.tol and work.progress is None:
+    if not answer.residual <= work.tol and not answer.stopped:
         raise ValueError(
             f"asked for a residual of {work.tol:.1e}, but {answer.method} reaches {answer.residual:.1e} on this graph "
             f"in {str(answer.value.dtype).removeprefix('torch.')}; pass a larger tol"
@@ -191,19 +193,20 @@ def _scaled_blocks(graph: Graph, degrees: Tensor, start: float) -> tuple[dict[st
 
 
 def _chebyshev(graph: Graph, psi: Tensor, work: Work) -> Answer:
-    """Chebyshev in CSR. The smallest eigenvalue is estimated, so there is no proved bound, only the measured residual."""
+    """Chebyshev in CSR. The ends of the spectrum are estimated, so there is no proved bound, only the measured residual."""
     scaled = sparse.Scaled.of(graph)
-    lowest = sparse.lowest_eigenvalue(graph, scaled)
-    lmin, spectrum = lowest.value, Spectrum(lowest.value, sparse.LARGEST)
-    depth = sparse.layers_for(work.tol, lmin)
-    if work.method == "auto" and (depth > REASONABLE or not lowest.separated):
-        at_least = "" if lowest.separated else "more than "
-        note = f"chebyshev would take {at_least}{depth} layers at a condition number of {at_least}{spectrum.condition:.1e}"
-        return Answer(torch.zeros_like(psi), "chebyshev", 0, 1.0, None, spectrum, note)
-    solved = sparse.solve(graph, psi.double(), work.tol, scaled=scaled, lmin=lmin, progress=work.progress)
+    found = sparse.extreme_eigenvalues(scaled)
+    depth = sparse.layers_for(work.tol, found.spectrum)
+    if work.method == "auto" and (depth > REASONABLE or not found.separated):
+        at_least = "" if found.separated else "more than "
+        condition = f"{at_least}{found.spectrum.condition:.1e}"
+        note = f"chebyshev would take {at_least}{depth} layers at a condition number of {condition}"
+        return Answer(torch.zeros_like(psi), "chebyshev", 0, 1.0, None, found.spectrum, note)
+    solved = sparse.solve(scaled, psi.double(), work.tol, found.spectrum, work.progress)
     phi = solved.potentials.to(psi.dtype)
     residual = solved.residual if phi.dtype == torch.float64 else _residual(graph, phi, psi)
-    return Answer(phi, "chebyshev", solved.layers, residual, None, solved.spectrum)
+    note = "stopped early" if solved.stopped else ""
+    return Answer(phi, "chebyshev", solved.layers, residual, None, solved.spectrum, note, stopped=solved.stopped)
 
 
 def _direct(graph: Graph, psi: Tensor, work: Work) -> Answer:

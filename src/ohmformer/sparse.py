@@ -1,8 +1,9 @@
 """The sparse engine: Chebyshev layers on graphs of any size, one CSR product a layer, no n x n array anywhere.
 
-The layers are those of :class:`~ohmformer.constructions.Chebyshev` on ``D^-1/2 L D^-1/2`` (appendix E of the paper, D the
-Gram degrees), whose eigenvalues lie in (0, 2] whatever the resistances. What differs from the Transformer's forward pass is
-bookkeeping: buffers are reused, and the work is done in float32 with the residual taken in float64, round by round.
+The layers are those of :class:`~ohmformer.constructions.Chebyshev` on ``N = D^-1/2 L D^-1/2`` (appendix E of the paper, D
+the Gram degrees), whose eigenvalues lie in (0, 2] whatever the resistances. What differs from the Transformer's forward
+pass is bookkeeping: demands are taken in panels that fit the cache, and the work is done in float32 with the residual taken
+in float64, round by round.
 """
 
 from __future__ import annotations
@@ -11,126 +12,191 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from ohmformer.constructions.electric import Chebyshev
 from ohmformer.graph import Graph, Spectrum
 
 LARGEST = 2.0
 """No eigenvalue of a normalised Laplacian is larger."""
-ROUND = 1e-3
-"""By how much one round in float32 reduces the residual."""
+PANEL = 32
+"""Demands that are taken through the layers together."""
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """``D^-1/2 L D^-1/2`` of a graph, in double and in single precision, and ``D^-1/2``."""
+    """A graph's Laplacian, sparse and in double precision, and the ``D^-1/2`` that scales it to ``N``."""
 
-    matrix: Tensor
-    single: Tensor
-    root: Float[Tensor, " nodes"]
+    graph: Graph
+    laplacian: Tensor
+    """CSR, all graphs of a batch as one block-diagonal matrix, every diagonal entry stored."""
+    root: Float[Tensor, "nodes 1"]
     """``D^-1/2``, zero on isolated nodes."""
 
     @classmethod
     def of(cls, graph: Graph) -> Scaled:
-        """The scaled Laplacian, all graphs of a batch as one block-diagonal matrix."""
-        resistance = graph.resistance.detach().double()
-        tail, head = graph.edge_index
-        c = resistance.reciprocal()
-        degree = c.new_zeros(graph.num_nodes).index_add(0, torch.cat([tail, head]), torch.cat([c, c]))
-        root = torch.where(degree > 0, degree, 1.0).rsqrt() * (degree > 0)
-        off = -c * root[tail] * root[head]
-        nodes = torch.arange(graph.num_nodes, device=graph.device)
-        index = torch.stack([torch.cat([tail, head, nodes]), torch.cat([head, tail, nodes])])
-        values = torch.cat([off, off, (degree > 0).double()])
-        entries = torch.sparse_coo_tensor(index, values, (graph.num_nodes, graph.num_nodes), check_invariants=False)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            matrix = entries.coalesce().to_sparse_csr()
-            matrix = torch.sparse_csr_tensor(
-                matrix.crow_indices().int(),
-                matrix.col_indices().int(),
-                matrix.values(),
-                matrix.shape,
-                check_invariants=False,
-            )
-            return cls(matrix, matrix.float(), root)
+        """The scaled Laplacian of a graph or batch."""
+        from scipy.sparse import coo_array
 
-    def project(self, graph: Graph, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+        n, degree = graph.num_nodes, graph.degrees()
+        tail, head = graph.edge_index.cpu().numpy().astype(np.int32)
+        c = 1 / graph.resistance.detach().cpu().double().numpy()
+        node = np.arange(n, dtype=np.int32)
+        place = np.concatenate([tail, head, node]), np.concatenate([head, tail, node])
+        entries = coo_array((np.concatenate([-c, -c, degree]), place), shape=(n, n)).tocsr()
+        parts = (torch.as_tensor(x, device=graph.device) for x in (entries.indptr, entries.indices, entries.data))
+        root = np.where(degree > 0, degree, np.inf) ** -0.5
+        return cls(graph, _csr(*parts), torch.as_tensor(root, device=graph.device)[:, None])
+
+    def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+        """``N x``."""
+        return self.root * (self.laplacian @ (self.root * x))
+
+    def left(self, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+        """``psi - L phi``, in half panels, which is how a product in double precision is fastest."""
+        left = torch.empty_like(psi, memory_format=torch.contiguous_format)
+        halves = zip(*(x.split(PANEL // 2, dim=1) for x in (left, psi, phi)), strict=True)
+        for out, demand, potential in halves:
+            torch.addmm(demand, self.laplacian, potential, alpha=-1.0, out=out)
+        return left
+
+    def step(self, gamma: float, dtype: torch.dtype) -> Tensor:
+        """``I - gamma N`` as CSR, the matrix of one step of gradient descent."""
+        start, column, values = self.laplacian.crow_indices(), self.laplacian.col_indices(), self.laplacian.values()
+        row = torch.repeat_interleave(torch.arange(len(self.root), dtype=column.dtype, device=column.device), start.diff())
+        scale = self.root[:, 0].to(dtype)
+        return _csr(start, column, (row == column).to(dtype) - gamma * (values.to(dtype) * scale[row] * scale[column]))
+
+    @cached_property
+    def _null(self) -> tuple[Float[Tensor, "nodes 1"], Float[Tensor, "components 1"]]:
+        """``D^1/2 1``, which spans the null space on every component, and its squared norms, 1 where that is zero."""
+        weight = torch.where(self.root > 0, 1 / self.root, 0.0)
+        size = weight.new_zeros(self.graph.num_components, 1).index_add(0, self.graph.components, weight.square())
+        return weight, torch.where(size > 0, size, 1.0)
+
+    def project(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``x`` without its part in the null space: isolated nodes, and ``D^1/2 1`` on every other component."""
-        linked = (self.root > 0)[:, None]
-        weight = torch.where(linked, 1 / torch.where(linked, self.root[:, None], 1.0), 0.0)
-        x = torch.where(linked, x, 0.0)
-        zeros = x.new_zeros(graph.num_components, x.shape[1])
-        along = zeros.index_add(0, graph.components, weight * x)
-        size = zeros[:, :1].index_add(0, graph.components, weight.square())
-        return x - weight * (along / torch.where(size > 0, size, 1.0))[graph.components]
+        weight, size = self._null
+        if len(size) == 1:
+            return x - weight * (weight.mT @ x / size)
+        x = torch.where(weight > 0, x, 0.0)
+        along = x.new_zeros(len(size), x.shape[1]).index_add(0, self.graph.components, weight * x) / size
+        return x - weight * along[self.graph.components]
+
+
+def _csr(start: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+    """A square CSR tensor of parts that are known to fit."""
+    n = len(start) - 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(start, columns, values, (n, n), check_invariants=False)
+
+
+def step_and_add(matrix: Tensor, x: Float[Tensor, "n k"], b: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    """``b + M x`` for a CSR matrix.
+
+    On a CPU in float32 the product is torch's ``embedding_bag``, a sum of weighted rows of x: the same arithmetic, and two to
+    three times as fast as the sparse product for a few dozen columns.
+    """
+    if x.device.type == "cpu" and x.dtype == torch.float32 and matrix.values().numel():
+        start, columns, values = matrix.crow_indices()[:-1], matrix.col_indices(), matrix.values()
+        return embedding_bag(columns, x, start, mode="sum", per_sample_weights=values).add_(b)
+    return torch.addmm(b, matrix, x)
+
+
+def column_norms(x: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
+    """The norm of every column, block by block of rows, which is several times as fast as all rows at once."""
+    return torch.stack([rows.square().sum(dim=0) for rows in x.split(8192)]).sum(dim=0).sqrt()
+
+
+# ---------------------------------------------------------------------------------------------------- the spectrum
 
 
 @dataclass(frozen=True)
-class Lowest:
-    """What Lanczos says of the smallest nonzero eigenvalue of the scaled Laplacian."""
+class Extremes:
+    """What Lanczos says of the nonzero eigenvalues of the scaled Laplacian."""
 
-    value: float
-    """An estimate that leans to the low side."""
+    spectrum: Spectrum
+    """An interval that leans outwards at both ends."""
     separated: bool
-    """False if the iteration has not settled: the eigenvalue may be far smaller."""
+    """False if the iteration has not settled: the smallest eigenvalue may be far smaller."""
 
 
-def lowest_eigenvalue(graph: Graph, scaled: Scaled, *, steps: int = 200, seed: int = 0) -> Lowest:
-    """The smallest nonzero eigenvalue of the scaled Laplacian by Lanczos, from a seeded start.
+def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0) -> Extremes:
+    """The ends of the nonzero spectrum of the scaled Laplacian by Lanczos, from a seeded start.
 
-    A Ritz value lies above the eigenvalue that it is for; its residual, which says how far, is taken off.
+    Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added.
     """
     draw = torch.Generator().manual_seed(seed)
-    q = scaled.project(graph, torch.randn(graph.num_nodes, 1, generator=draw, dtype=torch.float64).to(graph.device))
+    start = torch.randn(len(scaled.root), 1, generator=draw, dtype=torch.float64)
+    q = scaled.project(start.to(scaled.root.device))
     norm = float(q.norm())
     if norm == 0:
-        return Lowest(LARGEST, separated=True)
+        return Extremes(Spectrum(LARGEST, LARGEST), separated=True)
     q, before, beta = q / norm, torch.zeros_like(q), 0.0
     diagonal: list[float] = []
     beside: list[float] = []
-    estimate, separated = LARGEST, False
+    low, high, separated = LARGEST, LARGEST, False
     for step in range(steps):
-        w = scaled.matrix @ q - beta * before
+        w = scaled.times(q) - beta * before
         alpha = float((w * q).sum())
-        w = scaled.project(graph, w - alpha * q)
+        w = scaled.project(w - alpha * q)
         diagonal.append(alpha)
         beta = float(w.norm())
-        if (step + 1) % 10 == 0 or beta < 1e-12 or step + 1 == steps:
-            tridiagonal = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
-            values, vectors = np.linalg.eigh(tridiagonal)
-            leftover = beta * abs(vectors[-1, 0])
-            last, estimate = estimate, float(values[0] - min(leftover, values[0] / 2))
-            settled = leftover < values[0] / 4 and abs(last - estimate) < 0.05 * estimate
+        if (step + 1) % 5 == 0 or beta < 1e-12 or step + 1 == steps:
+            values, vectors = eigh_tridiagonal(diagonal, beside)
+            leftover = beta * np.abs(vectors[-1])
+            last, low = low, float(values[0] - min(leftover[0], values[0] / 2))
+            high = float(values[-1] + leftover[-1])
+            settled = leftover[0] < values[0] / 4 and abs(last - low) < 0.05 * low
             separated = beta < 1e-12 or bool(settled)
             if separated:
                 break
         beside.append(beta)
         before, q = q, w / beta
-    return Lowest(min(max(0.95 * estimate, 1e-14), LARGEST), separated)
+    low = min(max(0.95 * low, 1e-14), LARGEST)
+    return Extremes(Spectrum(low, min(max(1.01 * high, low), LARGEST)), separated)
+
+
+# ---------------------------------------------------------------------------------------------------- layers and rounds
 
 
 def chebyshev_round(
-    matrix: Tensor, demand: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int
+    step: Tensor, demand: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int
 ) -> Float[Tensor, "nodes k"]:
-    """``layers`` layers of Chebyshev's construction from zero, in two buffers.
+    """``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``.
 
-    A layer is ``x <- omega x + (1 - omega) x_before + omega gamma (demand - N x)``, where the first two terms are one
-    interpolation in place, and the product is added in place.
+    A layer is a step of gradient descent, and an interpolation that runs past it:
+    ``x_before <- (1 - omega) x_before + omega (x + gamma (demand - N x))``, after which the two change places.
     """
-    x, before = torch.zeros_like(demand), torch.zeros_like(demand)
+    push = demand * construction.gamma
+    x, before = torch.zeros_like(push), torch.zeros_like(push)
     for l, omega in enumerate(construction.omegas(layers)):
-        step = omega * construction.gamma
-        before.lerp_(x, omega).add_(demand, alpha=step)
-        if l > 0:
-            torch.addmm(before, matrix, x, beta=1.0, alpha=-step, out=before)
-        x, before = before, x
+        x, before = before.lerp_(step_and_add(step, x, push) if l else push, omega), x
     return x
+
+
+def reduction(spectrum: Spectrum) -> float:
+    """By how much one round in float32 reduces a residual: rounding leaves about ``eps kappa / 4`` of it."""
+    return min(max(torch.finfo(torch.float32).eps * spectrum.condition / 4, 1e-7), 0.1)
+
+
+def _rounds(gain: float, spectrum: Spectrum) -> int:
+    """Rounds that reduce a residual by ``gain``."""
+    return max(1, math.ceil(math.log(gain) / math.log(reduction(spectrum)) - 1e-9))
+
+
+def layers_for(tol: float, spectrum: Spectrum) -> int:
+    """Layers that reduce every residual by ``tol``, rounds counted."""
+    rounds = _rounds(tol, spectrum)
+    return rounds * Chebyshev(spectrum).layers_for(tol ** (1 / rounds) / spectrum.lmin)
 
 
 @dataclass(frozen=True)
@@ -141,61 +207,68 @@ class Solved:
     residual: float
     layers: int
     spectrum: Spectrum
-    """Of the scaled Laplacian: an estimate from below for lmin, 2 for lmax."""
-
-
-def layers_for(tol: float, lmin: float) -> int:
-    """Layers that reduce every residual by ``tol``, rounds counted: each of them reduces it by :data:`ROUND`."""
-    rounds = max(1, math.ceil(math.log(tol) / math.log(ROUND) - 1e-9))
-    return rounds * Chebyshev(Spectrum(lmin, LARGEST)).layers_for(tol ** (1 / rounds) / lmin)
+    """The interval that the layers were made for in the end."""
+    stopped: bool
+    """Whether it was stopped before it got there."""
 
 
 def solve(
-    graph: Graph,
+    scaled: Scaled,
     demands: Float[Tensor, "nodes k"],
     tol: float,
-    *,
-    scaled: Scaled | None = None,
-    lmin: float | None = None,
-    progress: Callable[[int, float], bool] | None = None,
+    spectrum: Spectrum,
+    progress: Callable[[int, float], bool | None] | None = None,
 ) -> Solved:
     """``L^+ psi`` for centred demands to a relative residual ``|psi - L phi| / |psi| <= tol``, or as near as float64 gets.
 
-    ``progress(layers, residual)`` is called after every round and stops the work by returning True; so does Ctrl-C, and
-    either way the best answer so far is returned with its residual. Where a round falls short of its promise, lmin was
-    estimated too high, and is halved.
+    ``spectrum`` is that of the scaled Laplacian. ``progress(layers, residual)`` is called after every round of every panel
+    of demands, with the worst residual so far, and stops the work by returning True; so does Ctrl-C, and either way the best
+    answer so far is returned with its residual.
     """
-    scaled = Scaled.of(graph) if scaled is None else scaled
-    lmin = lowest_eigenvalue(graph, scaled).value if lmin is None else lmin
-    root = scaled.root[:, None]
-    back = torch.where(root > 0, 1 / torch.where(root > 0, root, 1.0), 0.0)
-    norm = demands.norm(dim=0)
-    norm = torch.where(norm > 0, norm, 1.0)
-    b = root * demands
-    y, r = torch.zeros_like(b), b
-    best_y, best, layers = y, 1.0 if demands.any() else 0.0, 0
-    while best > tol:
-        rounds = max(1, math.ceil(math.log(tol / best) / math.log(ROUND) - 1e-9))
-        goal = 0.7 * (tol / best) ** (1 / rounds)
-        construction = Chebyshev(Spectrum(lmin, LARGEST))
-        depth = construction.layers_for(goal / lmin)
-        size = r.norm(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
-        try:
-            y = torch.addcmul(best_y, size, chebyshev_round(scaled.single, (r / size).float(), construction, depth).double())
-        except KeyboardInterrupt:
-            break
-        r = torch.addmm(b, scaled.matrix, y, alpha=-1.0)
-        residual = float(((back * r).norm(dim=0) / norm).max())
-        layers += depth
-        if residual > 0.5 * best and lmin < 1e-13:
-            break  # float64 gives no more
-        if residual > 4 * goal * best:
-            lmin /= 2
-        stalled = residual > 0.9 * best
-        if residual < best:
-            best_y, best = y, residual
-        else:
-            r = torch.addmm(b, scaled.matrix, best_y, alpha=-1.0)
-        if (progress and progress(layers, best)) or stalled:
-            break
-    return Solved(graph.center(root * best_y), best, layers, Spectrum(lmin, LARGEST))
+    norm = column_norms(demands)
+    residual = (norm > 0).double()
+    potentials = torch.zeros_like(demands)
+    deepest, stopped = 0, False
+    step = scaled.step(Chebyshev(spectrum).gamma, torch.float32)
+    try:
+        for columns in torch.arange(demands.shape[1]).split(PANEL):
+            part = slice(int(columns[0]), int(columns[-1]) + 1)
+            psi, phi, layers = demands[:, part], potentials[:, part], 0
+            left, worst = psi, float(residual[part].max())
+            while worst > tol and not stopped:
+                construction = Chebyshev(spectrum)
+                goal = 0.9 * (tol / worst) ** (1 / _rounds(tol / worst, spectrum))
+                depth = construction.layers_for(goal / spectrum.lmin)
+                found = _one_round(scaled, step, left, construction, depth)
+                phi.addcmul_(found, scaled.root)
+                after = scaled.left(psi, phi)
+                now = column_norms(after) / torch.where(norm[part] > 0, norm[part], 1.0)
+                before, worst = worst, float(now.max())
+                if worst < before:
+                    left, residual[part] = after, now
+                else:
+                    phi.addcmul_(found, scaled.root, value=-1.0)
+                layers += depth
+                deepest = max(deepest, layers)
+                stopped = bool(progress and progress(deepest, float(residual.max())))
+                if worst > 0.9 * before or (worst > 0.5 * before and spectrum.lmin < 1e-13):
+                    break  # float64 gives no more
+                if worst > 4 * goal * before:  # the smallest eigenvalue was estimated too high
+                    spectrum = Spectrum(spectrum.lmin / 2, spectrum.lmax)
+                    step = scaled.step(Chebyshev(spectrum).gamma, torch.float32)
+    except KeyboardInterrupt:
+        stopped = True
+    worst = float(residual.max()) if residual.numel() else 0.0
+    for _ in range(2):  # centred in place: a copy would cost as much as a layer
+        mean = scaled.graph.component_means(potentials)
+        potentials.sub_(mean if len(mean) == 1 else mean[scaled.graph.components])
+    return Solved(potentials, worst, deepest, spectrum, stopped and worst > tol)
+
+
+def _one_round(
+    scaled: Scaled, step: Tensor, left: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int
+) -> Float[Tensor, "nodes k"]:
+    """What the layers find in float32 for what is left of the demands, each of them scaled by a power of two."""
+    size = column_norms(left).clamp(min=1e-290).log2().round().exp2()
+    b = torch.div(left, size, out=torch.empty_like(left, dtype=torch.float32)).mul_(scaled.root.float())
+    return chebyshev_round(step, b, construction, layers).double().mul_(size)
