@@ -388,9 +388,18 @@ class Graph:
     def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
         """``x`` with its mean over each component taken away; twice, as the first mean is rounded."""
         for _ in range(2):
-            mean = self.component_means(x)
-            x = x - (mean if len(mean) == 1 else mean[self.components])
+            x = x - self._means_on_nodes(x)
         return x
+
+    def center_(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
+        """The same in place, for large tensors that need no gradient."""
+        for _ in range(2):
+            x.sub_(self._means_on_nodes(x))
+        return x
+
+    def _means_on_nodes(self, x: Tensor) -> Tensor:
+        mean = self.component_means(x)
+        return mean if len(mean) == 1 else mean[self.components]
 
     def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
         """``signals`` as ``(nodes, signals)`` of this graph's type, or a ValueError that says what is wrong."""

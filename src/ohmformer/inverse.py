@@ -194,8 +194,7 @@ def _scaled_blocks(graph: Graph, degrees: Tensor, start: float) -> tuple[dict[st
 
 def _chebyshev(graph: Graph, psi: Tensor, work: Work) -> Answer:
     """Chebyshev in CSR. The ends of the spectrum are estimated, so there is no proved bound, only the measured residual."""
-    scaled = sparse.Scaled.of(graph)
-    found = sparse.extreme_eigenvalues(scaled)
+    scaled, found = sparse.prepared(graph)
     depth = sparse.layers_for(work.tol, found.spectrum)
     if work.method == "auto" and (depth > REASONABLE or not found.separated):
         at_least = "" if found.separated else "more than "
@@ -203,7 +202,7 @@ def _chebyshev(graph: Graph, psi: Tensor, work: Work) -> Answer:
         note = f"chebyshev would take {at_least}{depth} layers at a condition number of {condition}"
         return Answer(torch.zeros_like(psi), "chebyshev", 0, 1.0, None, found.spectrum, note)
     solved = sparse.solve(scaled, psi.double(), work.tol, found.spectrum, work.progress)
-    phi = solved.potentials.to(psi.dtype)
+    phi = graph.center_(solved.potentials).to(psi.dtype)
     residual = solved.residual if phi.dtype == torch.float64 else _residual(graph, phi, psi)
     note = "stopped early" if solved.stopped else ""
     return Answer(phi, "chebyshev", solved.layers, residual, None, solved.spectrum, note, stopped=solved.stopped)

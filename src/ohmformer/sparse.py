@@ -13,10 +13,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -34,11 +35,12 @@ PANEL = 32
 class Scaled:
     """A graph's Laplacian, sparse and in double precision, and the ``D^-1/2`` that scales it to ``N``."""
 
-    graph: Graph
     laplacian: Tensor
     """CSR, all graphs of a batch as one block-diagonal matrix, every diagonal entry stored."""
     root: Float[Tensor, "nodes 1"]
     """``D^-1/2``, zero on isolated nodes."""
+    components: Int[Tensor, " nodes"]
+    num_components: int
 
     @classmethod
     def of(cls, graph: Graph) -> Scaled:
@@ -53,7 +55,8 @@ class Scaled:
         entries = coo_array((np.concatenate([-c, -c, degree]), place), shape=(n, n)).tocsr()
         parts = (torch.as_tensor(x, device=graph.device) for x in (entries.indptr, entries.indices, entries.data))
         root = np.where(degree > 0, degree, np.inf) ** -0.5
-        return cls(graph, _csr(*parts), torch.as_tensor(root, device=graph.device)[:, None])
+        root = torch.as_tensor(root, device=graph.device)[:, None]
+        return cls(_csr(*parts), root, graph.components, graph.num_components)
 
     def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``N x``."""
@@ -78,7 +81,7 @@ class Scaled:
     def _null(self) -> tuple[Float[Tensor, "nodes 1"], Float[Tensor, "components 1"]]:
         """``D^1/2 1``, which spans the null space on every component, and its squared norms, 1 where that is zero."""
         weight = torch.where(self.root > 0, 1 / self.root, 0.0)
-        size = weight.new_zeros(self.graph.num_components, 1).index_add(0, self.graph.components, weight.square())
+        size = weight.new_zeros(self.num_components, 1).index_add(0, self.components, weight.square())
         return weight, torch.where(size > 0, size, 1.0)
 
     def project(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
@@ -87,8 +90,8 @@ class Scaled:
         if len(size) == 1:
             return x - weight * (weight.mT @ x / size)
         x = torch.where(weight > 0, x, 0.0)
-        along = x.new_zeros(len(size), x.shape[1]).index_add(0, self.graph.components, weight * x) / size
-        return x - weight * along[self.graph.components]
+        along = x.new_zeros(len(size), x.shape[1]).index_add(0, self.components, weight * x) / size
+        return x - weight * along[self.components]
 
 
 def _csr(start: Tensor, columns: Tensor, values: Tensor) -> Tensor:
@@ -165,6 +168,18 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0) -> E
     return Extremes(Spectrum(low, min(max(1.01 * high, low), LARGEST)), separated)
 
 
+def prepared(graph: Graph) -> tuple[Scaled, Extremes]:
+    """The scaled Laplacian of a graph and the ends of its spectrum, kept for the next question about the same graph."""
+    version = graph.resistance._version
+    if graph not in _PREPARED or _PREPARED[graph][0] != version:
+        scaled = Scaled.of(graph)
+        _PREPARED[graph] = version, scaled, extreme_eigenvalues(scaled)
+    return _PREPARED[graph][1:]
+
+
+_PREPARED: WeakKeyDictionary[Graph, tuple[int, Scaled, Extremes]] = WeakKeyDictionary()
+
+
 # ---------------------------------------------------------------------------------------------------- layers and rounds
 
 
@@ -201,7 +216,7 @@ def layers_for(tol: float, spectrum: Spectrum) -> int:
 
 @dataclass(frozen=True)
 class Solved:
-    """Potentials, the relative residual of the worst demand, and what it took."""
+    """Potentials up to a constant on each component, the relative residual of the worst demand, and what it took."""
 
     potentials: Float[Tensor, "nodes k"]
     residual: float
@@ -259,9 +274,6 @@ def solve(
     except KeyboardInterrupt:
         stopped = True
     worst = float(residual.max()) if residual.numel() else 0.0
-    for _ in range(2):  # centred in place: a copy would cost as much as a layer
-        mean = scaled.graph.component_means(potentials)
-        potentials.sub_(mean if len(mean) == 1 else mean[scaled.graph.components])
     return Solved(potentials, worst, deepest, spectrum, stopped and worst > tol)
 
 
