@@ -449,7 +449,8 @@ class Graph:
     def degrees(self) -> Float[np.ndarray, " nodes"]:
         """The weighted degree of every node, the diagonal of ``L``, in float64."""
         (tail, head), r = self._numpy()
-        return np.bincount(tail, 1 / r, self.num_nodes) + np.bincount(head, 1 / r, self.num_nodes)
+        both = np.concatenate([tail, head])
+        return np.bincount(both, np.concatenate([1 / r, 1 / r]), self.num_nodes).astype(np.float64)
 
     def spectral_bounds(self) -> Spectrum:
         """A cheap interval that provably holds every nonzero eigenvalue of every graph here.

@@ -30,6 +30,8 @@ LARGEST = 2.0
 PANEL = 32
 """Demands that are taken through the layers together."""
 
+Tell = Callable[[int], bool]
+
 
 @dataclass(frozen=True)
 class Scaled:
@@ -53,10 +55,10 @@ class Scaled:
         node = np.arange(n, dtype=np.int32)
         place = np.concatenate([tail, head, node]), np.concatenate([head, tail, node])
         entries = coo_array((np.concatenate([-c, -c, degree]), place), shape=(n, n)).tocsr()
-        parts = (torch.as_tensor(x, device=graph.device) for x in (entries.indptr, entries.indices, entries.data))
-        root = np.where(degree > 0, degree, np.inf) ** -0.5
-        root = torch.as_tensor(root, device=graph.device)[:, None]
-        return cls(_csr(*parts), root, graph.components, graph.num_components)
+        root = np.where(degree > 0, degree, np.inf)[:, None] ** -0.5
+        on_device = (torch.as_tensor(x, device=graph.device) for x in (entries.indptr, entries.indices, entries.data, root))
+        start, column, value, root = on_device
+        return cls(csr_tensor(start, column, value, n), root, graph.components, graph.num_components)
 
     def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``N x``."""
@@ -75,7 +77,9 @@ class Scaled:
         start, column, values = self.laplacian.crow_indices(), self.laplacian.col_indices(), self.laplacian.values()
         row = torch.repeat_interleave(torch.arange(len(self.root), dtype=column.dtype, device=column.device), start.diff())
         scale = self.root[:, 0].to(dtype)
-        return _csr(start, column, (row == column).to(dtype) - gamma * (values.to(dtype) * scale[row] * scale[column]))
+        return csr_tensor(
+            start, column, (row == column).to(dtype) - gamma * (values.to(dtype) * scale[row] * scale[column]), len(scale)
+        )
 
     @cached_property
     def _null(self) -> tuple[Float[Tensor, "nodes 1"], Float[Tensor, "components 1"]]:
@@ -94,24 +98,24 @@ class Scaled:
         return x - weight * along[self.components]
 
 
-def _csr(start: Tensor, columns: Tensor, values: Tensor) -> Tensor:
-    """A square CSR tensor of parts that are known to fit."""
-    n = len(start) - 1
+def csr_tensor(start: Tensor, columns: Tensor, values: Tensor, width: int) -> Tensor:
+    """A CSR tensor of parts that are known to fit."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(start, columns, values, (n, n), check_invariants=False)
+        return torch.sparse_csr_tensor(start, columns, values, (len(start) - 1, width), check_invariants=False)
 
 
-def step_and_add(matrix: Tensor, x: Float[Tensor, "n k"], b: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+def add_product(matrix: Tensor, x: Float[Tensor, "n k"], b: Float[Tensor, "m k"] | None = None) -> Float[Tensor, "m k"]:
     """``b + M x`` for a CSR matrix.
 
-    On a CPU in float32 the product is torch's ``embedding_bag``, a sum of weighted rows of x: the same arithmetic, and two to
-    three times as fast as the sparse product for a few dozen columns.
+    On a CPU in float32 the product is torch's ``embedding_bag``, a sum of weighted rows of x: the same arithmetic, and
+    two to three times as fast as the sparse product for a few dozen columns.
     """
     if x.device.type == "cpu" and x.dtype == torch.float32 and matrix.values().numel():
         start, columns, values = matrix.crow_indices()[:-1], matrix.col_indices(), matrix.values()
-        return embedding_bag(columns, x, start, mode="sum", per_sample_weights=values).add_(b)
-    return torch.addmm(b, matrix, x)
+        product = embedding_bag(columns, x, start, mode="sum", per_sample_weights=values)
+        return product if b is None else product.add_(b)
+    return matrix @ x if b is None else torch.addmm(b, matrix, x)
 
 
 def column_norms(x: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
@@ -184,18 +188,25 @@ _PREPARED: WeakKeyDictionary[Graph, tuple[int, Scaled, Extremes]] = WeakKeyDicti
 
 
 def chebyshev_round(
-    step: Tensor, demand: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int
-) -> Float[Tensor, "nodes k"]:
-    """``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``.
+    step: Tensor, demand: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int, tell: Tell | None = None
+) -> tuple[Float[Tensor, "nodes k"], int]:
+    """``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``; or as many as Ctrl-C lets it.
 
     A layer is a step of gradient descent, and an interpolation that runs past it:
     ``x_before <- (1 - omega) x_before + omega (x + gamma (demand - N x))``, after which the two change places.
     """
     push = demand * construction.gamma
     x, before = torch.zeros_like(push), torch.zeros_like(push)
-    for l, omega in enumerate(construction.omegas(layers)):
-        x, before = before.lerp_(step_and_add(step, x, push) if l else push, omega), x
-    return x
+    done = 0
+    try:
+        for omega in construction.omegas(layers):
+            x, before = before.lerp_(add_product(step, x, push) if done else push, omega), x
+            done += 1
+            if tell and done % 10 == 0 and tell(done):
+                break
+    except KeyboardInterrupt:
+        pass
+    return x, done
 
 
 def reduction(spectrum: Spectrum) -> float:
@@ -236,14 +247,18 @@ def solve(
 ) -> Solved:
     """``L^+ psi`` for centred demands to a relative residual ``|psi - L phi| / |psi| <= tol``, or as near as float64 gets.
 
-    ``spectrum`` is that of the scaled Laplacian. ``progress(layers, residual)`` is called after every round of every panel
-    of demands, with the worst residual so far, and stops the work by returning True; so does Ctrl-C, and either way the best
-    answer so far is returned with its residual.
+    ``spectrum`` is that of the scaled Laplacian. ``progress(layers, residual)`` is called every ten layers and at the end of
+    a round, with the layers of all panels of demands together and the worst residual that has been measured, and stops the
+    work by returning True; so does Ctrl-C, and either way the best answer so far is returned with its residual.
     """
     norm = column_norms(demands)
     residual = (norm > 0).double()
     potentials = torch.zeros_like(demands)
-    deepest, stopped = 0, False
+    deepest, total, stopped = 0, 0, False
+
+    def tell(layers: int) -> bool:
+        return bool(progress and progress(total + layers, float(residual.max())))
+
     step = scaled.step(Chebyshev(spectrum).gamma, torch.float32)
     try:
         for columns in torch.arange(demands.shape[1]).split(PANEL):
@@ -254,7 +269,8 @@ def solve(
                 construction = Chebyshev(spectrum)
                 goal = 0.9 * (tol / worst) ** (1 / _rounds(tol / worst, spectrum))
                 depth = construction.layers_for(goal / spectrum.lmin)
-                found = _one_round(scaled, step, left, construction, depth)
+                found, done = _one_round(scaled, step, left, construction, depth, tell)
+                stopped = done < depth
                 phi.addcmul_(found, scaled.root)
                 after = scaled.left(psi, phi)
                 now = column_norms(after) / torch.where(norm[part] > 0, norm[part], 1.0)
@@ -263,9 +279,9 @@ def solve(
                     left, residual[part] = after, now
                 else:
                     phi.addcmul_(found, scaled.root, value=-1.0)
-                layers += depth
+                layers, total = layers + done, total + done
                 deepest = max(deepest, layers)
-                stopped = bool(progress and progress(deepest, float(residual.max())))
+                stopped = stopped or tell(0)
                 if worst > 0.9 * before or (worst > 0.5 * before and spectrum.lmin < 1e-13):
                     break  # float64 gives no more
                 if worst > 4 * goal * before:  # the smallest eigenvalue was estimated too high
@@ -278,9 +294,10 @@ def solve(
 
 
 def _one_round(
-    scaled: Scaled, step: Tensor, left: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int
-) -> Float[Tensor, "nodes k"]:
+    scaled: Scaled, step: Tensor, left: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int, tell: Tell
+) -> tuple[Float[Tensor, "nodes k"], int]:
     """What the layers find in float32 for what is left of the demands, each of them scaled by a power of two."""
     size = column_norms(left).clamp(min=1e-290).log2().round().exp2()
     b = torch.div(left, size, out=torch.empty_like(left, dtype=torch.float32)).mul_(scaled.root.float())
-    return chebyshev_round(step, b, construction, layers).double().mul_(size)
+    x, done = chebyshev_round(step, b, construction, layers, tell)
+    return x.double().mul_(size), done

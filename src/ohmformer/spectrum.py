@@ -44,11 +44,11 @@ def resistance_bounds(
     nodes, components = len(component), int(component.max(initial=-1)) + 1
     if not edges.shape[1]:
         return np.zeros(components)
-    low, high = edges.min(axis=0), edges.max(axis=0)
-    order = np.lexsort((resistance, high, low))
-    first = order[np.unique(low[order] * nodes + high[order], return_index=True)[1]]  # the least of parallel resistances
-    lengths = csr_array((resistance[first], (low[first], high[first])), shape=(nodes, nodes))
-    roots = np.unique(component, return_index=True)[1]
+    order = np.argsort(edges[0], kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(edges[0], minlength=nodes))])
+    lengths = csr_array((resistance[order], edges[1][order], start), shape=(nodes, nodes))  # parallel edges stay apart
+    roots = np.full(components, nodes)
+    np.minimum.at(roots, component, np.arange(nodes))
     distance = dijkstra(lengths, directed=False, indices=roots, min_only=True)
     reach = np.zeros(components)
     np.maximum.at(reach, component, distance)

@@ -183,19 +183,28 @@ class Construction(Runnable):
         matrix ``f(L)``. ``center=True`` takes the mean of each component off first. ``trace=True`` returns the blocks after
         every layer instead.
         """
-        if signals is None:
-            psi = graph.identity() if self.at_zero else graph.projector()
-        elif self.at_zero:
-            psi = graph.pad(graph.check_signals(signals))
-        else:
-            psi = graph.pad(graph.check_demands(signals, center=center))
+        if signals is not None:
+            signals = graph.check_signals(signals) if self.at_zero else graph.check_demands(signals, center=center)
+        answer, states = self.answer_to(graph, signals, layers=layers, model=model, trace=trace)
+        return answer if states is None else states
+
+    def answer_to(
+        self,
+        graph: Graph,
+        signals: Float[Tensor, "nodes k"] | None,
+        *,
+        layers: int,
+        model: str = "efficient",
+        trace: bool = False,
+    ) -> tuple[Tensor, Trace | None]:
+        """The answer to checked signals and, with ``trace``, the blocks after every layer."""
+        everything = graph.identity if self.at_zero else graph.projector
+        psi = everything() if signals is None else graph.pad(signals)
         states = self.run_blocks(graph, self.inputs(graph, psi), layers, model, trace=trace)
-        if trace:
-            return states
         answer = states.final[self.answer]
-        if signals is None:
-            return answer
-        return graph.unpad(answer if self.takes_signals else answer @ psi)
+        if signals is not None:
+            answer = graph.unpad(answer if self.takes_signals else answer @ psi)
+        return answer, states if trace else None
 
 
 def check_layers(layers: int) -> int:

@@ -1,0 +1,104 @@
+"""What others do better, behind one door: LAPACK, SuperLU, algebraic multigrid and ARPACK."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.sparse import csc_array
+from torch import Tensor
+
+from ohmformer import exact
+from ohmformer.graph import Graph
+
+MANY_NODES = 100_000
+"""Beyond which multigrid, if pyamg is installed, takes less time and memory than a factorisation."""
+
+Apply = Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "nodes k"]]
+
+
+def inverse(graph: Graph, dense: int, method: str = "direct") -> tuple[str, Apply]:
+    """A name, and ``psi -> L^+ psi``: LAPACK up to ``dense`` nodes, then SuperLU, or for many nodes multigrid."""
+    if graph.width <= dense and method == "direct":
+        matrix = exact.pinv(graph).detach()
+        return "lapack", lambda psi: graph.unpad(matrix @ graph.pad(psi))
+    if method == "multigrid" or (graph.num_nodes > MANY_NODES and find_spec("pyamg")):
+        return "multigrid", _on_kept_nodes(graph, _multigrid)
+    return "sparse LU", _on_kept_nodes(graph, _factorised)
+
+
+def _on_kept_nodes(graph: Graph, prepare: Callable[[csc_array], Callable[[np.ndarray], np.ndarray]]) -> Apply:
+    """Ground the first node of every component, solve on the others, and centre."""
+    matrix, kept = _grounded(graph)
+    solve = prepare(matrix)
+
+    def apply(psi: Tensor) -> Tensor:
+        phi = torch.zeros_like(psi)
+        if len(kept):
+            phi[kept] = torch.as_tensor(solve(psi[kept].detach().double().cpu().numpy())).to(psi)
+        return graph.center(phi)
+
+    return apply
+
+
+def _grounded(graph: Graph) -> tuple[csc_array, Tensor]:
+    """The Laplacian without the first node of every component, and the nodes that are left."""
+    first = np.unique(graph.components.cpu().numpy(), return_index=True)[1]
+    keep = np.ones(graph.num_nodes, dtype=bool)
+    keep[first] = False
+    number = np.cumsum(keep) - 1
+    tail, head = graph.edge_index.cpu().numpy()
+    c = 1 / graph.resistance.detach().cpu().double().numpy()
+    inner = keep[tail] & keep[head]
+    degree = graph.degrees()[keep]
+    rows = np.concatenate([number[tail[inner]], number[head[inner]], np.arange(len(degree))])
+    columns = np.concatenate([number[head[inner]], number[tail[inner]], np.arange(len(degree))])
+    values = np.concatenate([-c[inner], -c[inner], degree])
+    matrix = csc_array((values, (rows, columns)), shape=(len(degree), len(degree)))
+    return matrix, torch.as_tensor(np.nonzero(keep)[0], device=graph.device)
+
+
+def _factorised(matrix: csc_array) -> Callable[[np.ndarray], np.ndarray]:
+    """A sparse LU factorisation."""
+    from scipy.sparse.linalg import splu
+
+    return splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve
+
+
+def _multigrid(matrix: csc_array) -> Callable[[np.ndarray], np.ndarray]:
+    """Conjugate gradients preconditioned by smoothed aggregation, one demand after the other."""
+    if not find_spec("pyamg"):
+        raise ValueError("expected pyamg to be installed for method='multigrid', it is not; pip install pyamg")
+    import pyamg
+
+    levels: Any = pyamg.smoothed_aggregation_solver(matrix.tocsr())
+
+    def solve(psi: np.ndarray) -> np.ndarray:
+        columns = [levels.solve(np.ascontiguousarray(b), tol=1e-10, accel="cg", maxiter=200) for b in psi.T]
+        return np.stack(columns, axis=1)
+
+    return solve
+
+
+def eigenpairs(graph: Graph, k: int, which: str, pinv: Apply | None) -> tuple[Float[Tensor, " k"], Float[Tensor, "nodes k"]]:
+    """``k`` eigenpairs of one large graph by ARPACK's Lanczos, seeded: the largest of L, or with ``pinv`` of ``L^+``."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    n = graph.num_nodes
+    csr = graph.sparse_laplacian().detach().double()
+    start = graph.center(torch.as_tensor(np.random.default_rng(0).standard_normal((n, 1))))[:, 0].numpy()
+
+    def multiply(x: np.ndarray) -> np.ndarray:
+        column = torch.as_tensor(x, dtype=torch.float64).reshape(n, 1)
+        return (csr @ column if pinv is None else pinv(graph.center(column))).numpy()[:, 0]
+
+    operator: Any = LinearOperator((n, n), matvec=multiply, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    values, vectors = eigsh(operator, k=k, which="LA", v0=start)
+    order = np.argsort(-values)
+    found = torch.linalg.qr(graph.center(torch.as_tensor(vectors[:, order].copy()))).Q
+    quotient = (found * (csr @ found)).sum(0)
+    return quotient, found

@@ -1,0 +1,287 @@
+"""Effective resistance, in every form it is asked for: pairs, edges, all pairs, embeddings, and the sum of them all.
+
+Small graphs are answered from one inverse each (:mod:`ohmformer.small`); large ones by one solve per pair, or estimated
+from random projections (Spielman and Srivastava): the rows of ``L^+ B Q`` for a random sign matrix Q of q columns over
+``sqrt(q)`` have squared distances that are effective resistances on average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer import circuit, exact, small, sparse
+from ohmformer.answer import Answer, check_reached, check_tolerance
+from ohmformer.constructions import NewtonSchulzRoot, PowerSeriesRoot
+from ohmformer.graph import Graph
+from ohmformer.inverse import DENSE, METHODS, SMALL, Progress, Work, apply_pinv
+
+FAILURE = 0.01
+"""The probability with which some estimate may be further off than eps."""
+ROOTS = {"newton-schulz": NewtonSchulzRoot, "power-series": PowerSeriesRoot}
+
+
+def effective_resistance(
+    graph: Graph,
+    pairs: str | Tensor = "edges",
+    *,
+    eps: float | None = None,
+    seed: int = 0,
+    tol: float | None = None,
+    method: str = "auto",
+    trace: bool = False,
+    progress: Progress | None = None,
+) -> Answer:
+    """Effective resistances: of all edges (``(edges,)``), of all pairs (``(*graphs, width, width)``) or of given pairs.
+
+    Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
+    linear systems.
+
+    With ``eps`` the resistances of edges or pairs of a large graph are estimated within ``1 +- eps``, all of them with
+    probability 0.99, from random projections; such an estimate has no gradient. ``progress`` is called with (projections
+    done, residual).
+
+    Args:
+        graph: one graph or a batch.
+        pairs: ``"edges"``, ``"all"`` or a tensor of shape ``(pairs, 2)``.
+        eps: estimate instead of solving for every pair.
+        seed: of the random projections.
+        tol: the largest residual that will do, 1e-6 unless given, or ``eps / 1000``.
+        method: as for :func:`potentials`.
+        trace: keep the state after every layer.
+        progress: return True to stop.
+    """
+    tol = (1e-6 if eps is None else 1e-3 * eps) if tol is None else tol
+    check_tolerance(tol, method, METHODS)
+    if isinstance(pairs, str) and pairs == "all":
+        return _all_pairs(graph, Work(tol, method, trace=trace))
+    if isinstance(pairs, str):
+        if pairs != "edges":
+            raise ValueError(f"expected pairs='edges', 'all' or a tensor of pairs, got {pairs!r}")
+        u, v = graph.edge_index
+    else:
+        u, v = _check_pairs(graph, pairs).t()
+    joined = graph.components[u] == graph.components[v]
+    if eps is not None and not 0 < eps < 1:
+        raise ValueError(f"expected eps in (0, 1), got {eps!r}")
+    if eps is not None and _projections(eps, len(u)) < graph.num_nodes:
+        answer = _estimated(graph, u, v, eps, seed, Work(tol, method, progress))
+    elif graph.width <= SMALL:
+        answer = _from_inverse(graph, u, v, Work(tol, method, trace=trace))
+    else:
+        answer = _pair_by_pair(graph, u, v, joined, Work(tol, method, trace=trace))
+    return replace(answer, value=torch.where(joined, answer.value.clamp(min=0), torch.inf))
+
+
+def _all_pairs(graph: Graph, work: Work) -> Answer:
+    if graph.width > DENSE:
+        raise ValueError(f"expected at most {DENSE} nodes for pairs='all', got {graph.width}; ask for pairs or edges")
+    if graph.width <= SMALL and work.method in ("auto", "cubing") and not work.trace:
+        found = small.invert(graph, work.tol)
+        if found.residual <= work.tol or work.method == "cubing":
+            value = found.all_pairs(graph).to(graph.dtype)
+            value = value if graph.batched else value[0]
+            return check_reached(_certified(value, found), work.tol)
+    inverse = apply_pinv(graph, graph.unpad(graph.projector()), work)
+    return replace(inverse, value=circuit.resistance_from_pinv(graph, graph.pad(inverse.value)))
+
+
+def _certified(value: Tensor, found: small.Inverses) -> Answer:
+    return Answer(value, "cubing", found.layers, found.residual, found.bound, found.spectrum)
+
+
+def _from_inverse(graph: Graph, u: Tensor, v: Tensor, work: Work) -> Answer:
+    """Pairs of small graphs, out of the inverse of each graph."""
+    if work.method in ("auto", "cubing") and not work.trace:
+        found = small.invert(graph, work.tol)
+        if found.residual <= work.tol or work.method == "cubing":
+            same = graph.batch[u] == graph.batch[v]
+            value = found.between(u, torch.where(same, v, u)).to(graph.dtype)
+            return check_reached(_certified(value, found), work.tol)
+    inverse = apply_pinv(graph, graph.unpad(graph.projector()), work)
+    slot = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets[graph.batch]
+    g = inverse.value
+    return replace(inverse, value=g[u, slot[u]] + g[v, slot[v]] - g[u, slot[v]] - g[v, slot[u]])
+
+
+def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, joined: Tensor, work: Work) -> Answer:
+    """One solve per pair, a few panels of them at once."""
+    answers = []
+    for part in torch.arange(len(u), device=graph.device).split(4 * sparse.PANEL):
+        column = torch.arange(len(part), device=graph.device)
+        unit = joined[part].to(graph.dtype)
+        demands = torch.zeros(graph.num_nodes, len(part), dtype=graph.dtype, device=graph.device)
+        demands = demands.index_put((u[part], column), unit).index_put((v[part], column), -unit, accumulate=True)
+        phi = apply_pinv(graph, demands, replace(work))
+        answers.append(replace(phi, value=phi.value[u[part], column] - phi.value[v[part], column]))
+    return _joined(answers, 0) if answers else Answer(graph.resistance.new_zeros(0), "none", 0, 0.0, 0.0)
+
+
+def _joined(answers: list[Answer], dim: int) -> Answer:
+    """Answers to parts of a question as one: the worst residual, the deepest of them."""
+    worst = max(answers, key=lambda a: a.residual)
+    layers = max(a.layers for a in answers)
+    return replace(worst, value=torch.cat([a.value for a in answers], dim=dim), layers=layers)
+
+
+# ---------------------------------------------------------------------------------------------------- projections
+
+
+def _projections(eps: float, pairs: int) -> int:
+    """Random signs that keep ``pairs`` squared distances within ``1 +- eps``, by Achlioptas' bound and the union bound."""
+    return math.ceil(4 * math.log(2 * max(pairs, 1) / FAILURE) / (eps**2 - 2 * eps**3 / 3))
+
+
+def _projected(graph: Graph, count: int, seed: int, work: Work) -> Iterator[Answer]:
+    """The columns of ``L^+ B Q``, a panel of them at a time; each panel counts the projections so far as its ``layers``."""
+    draw = torch.Generator().manual_seed(seed)
+    incidence = _signed_rows(graph)
+    bit = torch.arange(sparse.PANEL, dtype=torch.int32)
+    size = (graph.num_edges, 1)
+    for done in range(0, count, sparse.PANEL):
+        word = torch.randint(-(2**31), 2**31, size, generator=draw, dtype=torch.int64).to(torch.int32)
+        signs = ((word >> bit[: count - done]) & 1).to(graph.device, torch.float32).mul_(2).sub_(1)
+        psi = sparse.add_product(incidence, signs / math.sqrt(count)).to(graph.dtype)
+        yield apply_pinv(replace(graph, resistance=graph.resistance.detach()), graph.center(psi), replace(work))
+
+
+def _signed_rows(graph: Graph) -> Tensor:
+    """``B`` as CSR in float32."""
+    from scipy.sparse import coo_array
+
+    tail, head = graph.edge_index.cpu().numpy().astype(np.int32)
+    root = graph.resistance.detach().cpu().double().numpy() ** -0.5
+    edge = np.arange(graph.num_edges, dtype=np.int32)
+    place = np.concatenate([tail, head]), np.concatenate([edge, edge])
+    rows = coo_array((np.concatenate([-root, root]), place), shape=(graph.num_nodes, graph.num_edges)).tocsr()
+    start, column, value = (torch.as_tensor(x, device=graph.device) for x in (rows.indptr, rows.indices, rows.data))
+    return sparse.csr_tensor(start, column, value.float(), graph.num_edges)
+
+
+def _estimated(graph: Graph, u: Tensor, v: Tensor, eps: float, seed: int, work: Work) -> Answer:
+    """Squared distances of projected rows, added up panel by panel."""
+    count = _projections(eps, len(u))
+    total = torch.zeros(len(u), dtype=torch.float64, device=graph.device)
+    worst: Answer | None = None
+    done, stopped = 0, False
+    for panel in _projected(graph, count, seed, Work(work.tol, work.method)):
+        z = panel.value.float()
+        for part in torch.arange(len(u), device=graph.device).split(2**16):
+            total[part] += (z[u[part]] - z[v[part]]).square_().sum(1)
+        done += z.shape[1]
+        worst = panel if worst is None or panel.residual > worst.residual else worst
+        stopped = bool(work.progress and work.progress(done, worst.residual))
+        if stopped:
+            break
+    assert worst is not None
+    value = (total * (count / done)).to(graph.dtype)
+    note = f"estimated from {done} random projections"
+    return replace(
+        worst, value=value, note=f"{note}; {worst.note}" if worst.note else note, stopped=stopped and done < count
+    )
+
+
+def resistive_embedding(
+    graph: Graph,
+    dim: int | None = None,
+    *,
+    seed: int = 0,
+    tol: float = 1e-6,
+    method: str = "auto",
+    trace: bool = False,
+) -> Answer:
+    """Rows whose squared distances are effective resistances (Fact 1), within a component.
+
+    Without ``dim``, for small graphs, they are the rows of the principal root of ``L^+``: by ``"newton-schulz"``, by
+    ``"power-series"`` (Lemma 2) or by LAPACK (``"direct"``), and ``residual`` is ``|M L M - I-hat|`` in the operator norm.
+
+    With ``dim`` they are those of ``L^+ B``, projected at random onto that many columns: squared distances are right on
+    average, with a relative standard deviation of ``sqrt(2 / dim)``; methods and ``residual`` as for :func:`potentials`.
+    """
+    if dim is not None:
+        check_tolerance(tol, method, METHODS)
+        if dim < 1:
+            raise ValueError(f"expected dim >= 1, got {dim}")
+        return _joined(list(_projected(graph, dim, seed, Work(tol, method, trace=trace))), 1)
+    check_tolerance(tol, method, ("auto", *ROOTS, "direct"))
+    if graph.width > SMALL:
+        raise ValueError(f"expected dim= for graphs of more than {SMALL} nodes, got {graph.width} nodes and no dim")
+    note = ""
+    if method != "direct":
+        answer = _root(graph, "newton-schulz" if method == "auto" else method, tol, trace)
+        if method != "auto" or answer.residual <= tol:
+            return check_reached(answer, tol)
+        note = f"newton-schulz stopped at a residual of {answer.residual:.1e}"
+    root = exact.sqrt_pinv(graph)
+    return check_reached(Answer(graph.unpad(root), "lapack", 0, _root_residual(graph, root), None, note=note), tol)
+
+
+def _root(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
+    """The principal root by a construction; an error e in M is at most ``2 e sqrt(lmax) + e^2 lmax`` in ``M L M``."""
+    spectrum = graph.spectral_bounds()
+    construction = ROOTS[method](spectrum)
+    layers = construction.layers_for(tol / (3 * math.sqrt(spectrum.lmax)))
+    root, states = construction.answer_to(graph, None, layers=layers, trace=trace)
+    e = construction.error_bound(layers) * math.sqrt(spectrum.lmax)
+    return Answer(graph.unpad(root), method, layers, _root_residual(graph, root), 2 * e + e**2, spectrum, trace=states)
+
+
+def _root_residual(graph: Graph, root: Float[Tensor, "*graphs width width"]) -> float:
+    if not root.numel():
+        return 0.0
+    defect = (root @ graph.laplacian() @ root - graph.projector()).detach()
+    return float(torch.linalg.eigvalsh((defect + defect.mT) / 2).abs().max()) if defect.isfinite().all() else math.inf
+
+
+# ---------------------------------------------------------------------------------------------------- the sum
+
+
+def kirchhoff_index(
+    graph: Graph, *, eps: float | None = None, seed: int = 0, tol: float = 1e-6, method: str = "auto"
+) -> Answer:
+    """The sum of all effective resistances, ``n tr L^+``, ``(graphs,)`` for a batch; ``inf`` if a graph is disconnected.
+
+    With ``eps``, for graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z,
+    until the standard error is below ``eps`` of the estimate; ``note`` says what it is.
+    """
+    check_tolerance(tol, method, METHODS)
+    whole = graph.ranks == graph.graph_sizes - 1
+    if eps is None:
+        pairs = _all_pairs(graph, Work(tol, method))
+        sums = pairs.value.sum(dim=(-2, -1)) / 2
+        value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
+        return replace(pairs, value=value)
+    if not 0 < eps < 1:
+        raise ValueError(f"expected eps in (0, 1), got {eps!r}")
+    draw = torch.Generator().manual_seed(seed)
+    drawn = torch.zeros(graph.num_graphs, 0, dtype=graph.dtype, device=graph.device)
+    answers: list[Answer] = []
+    relative = math.inf
+    while relative > eps:
+        z = torch.randint(0, 2, (graph.num_nodes, sparse.PANEL), generator=draw, dtype=torch.int8)
+        z = graph.center((2 * z - 1).to(graph.device, graph.dtype))
+        answers.append(apply_pinv(graph, z, Work(tol, method)))
+        forms = torch.zeros(graph.num_graphs, z.shape[1], dtype=z.dtype, device=z.device)
+        drawn = torch.cat([drawn, forms.index_add(0, graph.batch, z * answers[-1].value)], dim=1)
+        mean = drawn.mean(dim=1)
+        error = drawn.std(dim=1) / math.sqrt(drawn.shape[1])
+        relative = float(torch.where(mean > 0, error / mean, 0.0).max()) if len(mean) else 0.0
+    value = torch.where(whole, drawn.mean(dim=1) * graph.graph_sizes, torch.inf)
+    note = f"standard error {relative:.1e} of the estimate, from {drawn.shape[1]} random signs"
+    return replace(_joined(answers, 0), value=value if graph.batched else value[0], note=note, bound=None)
+
+
+def _check_pairs(graph: Graph, pairs: Tensor) -> Int[Tensor, "pairs 2"]:
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.is_floating_point():
+        raise ValueError(
+            f"expected pairs of node numbers, shape (pairs, 2), got {pairs.dtype} of shape {tuple(pairs.shape)}"
+        )
+    if pairs.numel() and (int(pairs.min()) < 0 or int(pairs.max()) >= graph.num_nodes):
+        raise ValueError(f"expected node numbers in 0..{graph.num_nodes - 1}, got {int(pairs.min())}..{int(pairs.max())}")
+    return pairs.to(graph.device)
