@@ -152,6 +152,7 @@ def test_flows_are_those_of_networkx(seed, weight):
             both(function, graph, normalized=normalized, weight=weight)
         for function in SUBSETS:
             both(function, graph, some, others, normalized=normalized, weight=weight)
+            both(function, graph, [], others, normalized=normalized, weight=weight)
 
 
 @pytest.mark.parametrize("kind", [nx.Graph, nx.MultiGraph])
@@ -330,6 +331,9 @@ def test_what_cannot_be_certified_is_left_to_the_next_backend():
     negative = nx.Graph([(0, 1, {"weight": 2.0}), (1, 2, {"weight": -4.0}), (0, 2, {"weight": 1.0})])
     with pytest.raises(NotImplementedError):
         nx.resistance_distance(negative, weight="weight", backend="ohmformer")
+    for weight in (float("nan"), float("inf")):
+        with pytest.raises(NotImplementedError):
+            nx.fiedler_vector(nx.Graph([(0, 1), (1, 2, {"weight": weight})]), backend="ohmformer")
     with nx.config(backend_priority=["ohmformer"]):
         found = nx.resistance_distance(negative, 0, 1, weight="weight")
     assert found == pytest.approx(1 / (1 / 2 + 1 / (1 - 4)))
