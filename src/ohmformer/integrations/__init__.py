@@ -1,0 +1,1 @@
+"""Doors in other people's houses: :mod:`ohmformer.integrations.networkx_backend`."""
