@@ -46,11 +46,11 @@ class Block:
 
 
 class Buckets:
-    """Where the matrices of a batch's graphs lie in one flat buffer. Padding costs seven nodes or an eighth of a graph."""
+    """Where the matrices of a batch's graphs lie in one flat buffer. Padding costs three nodes or an eighth of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         sizes, offsets = graph.graph_sizes.cpu().numpy(), graph.graph_offsets.cpu().numpy()
-        step = np.maximum(8, 2 ** np.floor(np.log2(np.maximum(sizes, 1) / 8)).clip(min=1)).astype(np.int64)
+        step = np.maximum(4, 2 ** np.floor(np.log2(np.maximum(sizes, 1) / 8)).clip(min=1)).astype(np.int64)
         widths = -(-sizes // step) * step
         bases = np.zeros(graph.num_graphs, dtype=np.int64)
         on_device = partial(torch.as_tensor, device=graph.device)
@@ -109,14 +109,15 @@ class Inverses:
         out = self.buffer.new_zeros(graph.num_graphs, width, width)
         labels = torch.cat([graph.components, graph.components.new_full((1,), -1)])
         for block in self.buckets.blocks:
-            x, label = block.of(self.buffer), labels[block.node]
-            diagonal = x.diagonal(dim1=-2, dim2=-1)
-            resistance = (diagonal[:, :, None] + diagonal[:, None, :] - x - x.mT).clamp(min=0)
-            same = (label[:, :, None] == label[:, None, :]) & (label >= 0)[:, :, None]
-            resistance = torch.where(same, resistance, 0.0)
+            x, real = block.of(self.buffer), block.node >= 0
+            sides = torch.stack([x.diagonal(dim1=-2, dim2=-1), real.to(x.dtype)], dim=-1)
+            resistance = torch.baddbmm(x, sides, sides.flip(-1).mT, beta=-2.0)  # X_uu + X_vv - 2 X_uv
+            resistance.diagonal(dim1=-2, dim2=-1).zero_()
+            resistance.relu_()
             if graph.num_components > graph.num_graphs:
-                real = label >= 0
-                resistance = resistance.masked_fill(~same & real[:, :, None] & real[:, None, :], torch.inf)
+                label = labels[block.node]
+                apart = (label[:, :, None] != label[:, None, :]) & real[:, :, None] & real[:, None, :]
+                resistance = resistance.masked_fill(apart, torch.inf)
             most = min(width, x.shape[-1])
             out[block.which, :most, :most] = resistance[:, :most, :most]
         return out
@@ -164,35 +165,33 @@ class _Run:
         self.layers, self.residual, self.bound, self.lmin = 0, 0.0, 0.0, LARGEST
 
     def go(self) -> Float[Tensor, " entries"]:
-        """Invert every block in a buffer of Laplacians."""
+        """Invert every block in a buffer of scaled Laplacians."""
         graph, at = self.graph, self.buckets.index
         u, v = graph.edge_index
-        c = graph.resistance.detach().double().reciprocal()
-        degree = torch.as_tensor(graph.degrees(), dtype=torch.float64, device=graph.device)
+        degree = torch.as_tensor(graph.degrees(), device=graph.device)
+        root = torch.where(degree > 0, degree, torch.inf).rsqrt()
+        off = -graph.resistance.detach().double().reciprocal() * root[u] * root[v]
         node = torch.arange(graph.num_nodes, device=graph.device)
-        place, value = torch.cat([at(u, v), at(v, u), at(node, node)]), torch.cat([-c, -c, degree])
-        buffer = c.new_zeros(self.buckets.entries).index_add_(0, place, value)
+        place, value = torch.cat([at(u, v), at(v, u), at(node, node)]), torch.cat([off, off, (degree > 0).double()])
+        buffer = degree.new_zeros(self.buckets.entries).index_add_(0, place, value)
 
         label = graph.components
-        volume = degree.new_zeros(graph.num_components).index_add(0, label, degree)
+        volume = degree.new_zeros(graph.num_components).index_add_(0, label, degree)
         null = torch.where(degree > 0, (degree / torch.where(volume > 0, volume, 1.0)[label]).sqrt(), 0.0)
         lowest = graph.scaled_spectral_bounds()
-        spread = _degree_spread(graph, degree)
-        pad = (torch.cat([x, x.new_zeros(1)]) for x in (degree, null, label + 1))
-        degree, null, label = pad
+        padded = [torch.cat([x, x.new_zeros(1)]) for x in (degree, root, null, label + 1)]
         for block in self.buckets.blocks:
             lmin = float(lowest[block.which.cpu().numpy()].min(initial=LARGEST))
-            self._invert(block.of(buffer), degree[block.node], null[block.node], label[block.node], lmin, spread)
+            self._invert(block.of(buffer), *(x[block.node] for x in padded), lmin)
         return buffer
 
-    def _invert(self, laplacian: Tensor, degree: Tensor, null: Tensor, label: Tensor, lmin: float, spread: float) -> None:
-        """Replace ``L`` by ``D^-1/2 N^+ D^-1/2``, in place; ``null`` spans the null space of N on every component."""
-        root = torch.where(degree > 0, degree, torch.inf).rsqrt()
-        n = laplacian.mul_(root[:, :, None]).mul_(root[:, None, :])
+    def _invert(self, n: Tensor, degree: Tensor, root: Tensor, null: Tensor, label: Tensor, lmin: float) -> None:
+        """Replace N by ``D^-1/2 N^+ D^-1/2``, in place; ``null`` spans the null space of N on every component."""
         onto = null[:, :, None] * -null[:, None, :]
         if self.graph.num_components > self.graph.num_graphs:
             onto *= label[:, :, None] == label[:, None, :]
         onto.diagonal(dim1=-2, dim2=-1).add_(degree > 0)
+        spread = _degree_spread(degree)
 
         cubing = ChebyshevCubing(Spectrum(lmin, LARGEST))
         goal = self.tol / (2 * spread)
@@ -207,7 +206,7 @@ class _Run:
         x = _cube(cubing, n.to(dtype), onto.to(dtype), depth).double()
         left = torch.baddbmm(onto, n, x, alpha=-1.0)
         for _ in range(squarings):
-            x = x.baddbmm_(x.clone(), left)
+            x += x.to(dtype) @ left.to(dtype)
             left = torch.baddbmm(onto, n, x, alpha=-1.0)
         residual = _longest_column(left, degree, root)
         while residual > self.tol and squarings < MOST_SQUARINGS:
@@ -217,23 +216,31 @@ class _Run:
             if not now < residual / 2:
                 break
             x, residual, squarings = better, now, squarings + 1
-        torch.add(x, x.mT, out=laplacian).mul_(0.5 * root[:, :, None]).mul_(root[:, None, :])
+        torch.add(x, x.mT, out=n).mul_(0.5 * root[:, :, None]).mul_(root[:, None, :])
         left_of = inverse_chebyshev(3.0 ** max(depth - 1, 0), LARGEST / lmin)
         self.layers, self.residual = max(self.layers, depth + squarings), max(self.residual, residual)
         self.bound, self.lmin = max(self.bound, spread * left_of ** (2**squarings)), min(self.lmin, lmin)
 
 
 def _cube(cubing: ChebyshevCubing, n: Tensor, onto: Tensor, layers: int) -> Tensor:
-    """The layers of the construction on ``N`` and P, in place; the second one needs no product, the last no residual."""
+    """The layers of the construction on ``N`` and P; the second one needs no product for X, the last none for R.
+
+    ``R <- (R^2 - u) R / (1 - u)`` and ``X <- (R^2 + R + 1 - u) X / (1 - u)``: scalars go to diagonals and into the products.
+    """
     r, x = torch.sub(onto, n, alpha=cubing.start), onto.mul_(cubing.start)
     offsets = cubing.offsets(layers - 1)
     for l, u in enumerate(offsets):
         by = 1 / (1 - u)
         square = r @ r
         both = square + r
-        x = x.add_(both, alpha=by * cubing.start) if l == 0 else torch.baddbmm(x, both, x, alpha=by)
+        if l == 0:
+            x.add_(both, alpha=by * cubing.start)
+        else:
+            both.diagonal(dim1=-2, dim2=-1).add_(1 - u)
+            x = torch.baddbmm(x, both, x, beta=0, alpha=by)
         if l + 1 < len(offsets):
-            r = torch.baddbmm(r, square, r, beta=-u * by, alpha=by)
+            square.diagonal(dim1=-2, dim2=-1).sub_(u)
+            r = torch.baddbmm(r, square, r, beta=0, alpha=by)
     return x
 
 
@@ -243,12 +250,10 @@ def _longest_column(left: Tensor, degree: Tensor, root: Tensor) -> float:
     return math.sqrt(float(squares.max())) if squares.numel() else 0.0
 
 
-def _degree_spread(graph: Graph, degree: Float[Tensor, " nodes"]) -> float:
-    """``sqrt(max degree / min degree)`` within a component at most: what the scaling can do to the norm of a residual."""
-    real = degree > 0
-    if not bool(real.any()):
+def _degree_spread(degree: Float[Tensor, "graphs width"]) -> float:
+    """``sqrt(max degree / min degree)`` within a graph at most: what the scaling can do to the norm of a residual."""
+    if not degree.numel():
         return 1.0
-    label = graph.components[real]
-    high = degree.new_zeros(graph.num_components).scatter_reduce(0, label, degree[real], "amax")
-    low = torch.full_like(high, torch.inf).scatter_reduce(0, label, degree[real], "amin")
-    return math.sqrt(float((high / low).max()))
+    high = degree.amax(dim=1)
+    low = torch.where(degree > 0, degree, torch.inf).amin(dim=1)
+    return math.sqrt(float((high / low).max())) if bool((high > 0).any()) else 1.0

@@ -35,15 +35,16 @@ def resistance_bounds(
 ) -> Float[np.ndarray, " components"]:
     """For every component a number that no effective resistance within it exceeds; zero where there is no edge.
 
-    Resistance is at most the length of a path, so twice the largest distance from one node will do, and so will the sum of
-    all resistances.
+    Resistance is at most the length of a path, so the sum of all resistances will do, and so will twice the largest distance
+    from one node. Small components that are nearly trees are spared the search for it: the sum is not much more.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
     nodes, components = len(component), int(component.max(initial=-1)) + 1
-    if not edges.shape[1]:
-        return np.zeros(components)
+    total = np.bincount(component[edges[0]], resistance, components).astype(np.float64)
+    if edges.shape[1] <= 1.25 * nodes and np.bincount(component, minlength=1).max() <= 64:
+        return total
     order = np.argsort(edges[0], kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(edges[0], minlength=nodes))])
     lengths = csr_array((resistance[order], edges[1][order], start), shape=(nodes, nodes))  # parallel edges stay apart
@@ -52,4 +53,4 @@ def resistance_bounds(
     distance = dijkstra(lengths, directed=False, indices=roots, min_only=True)
     reach = np.zeros(components)
     np.maximum.at(reach, component, distance)
-    return np.minimum(2 * reach, np.bincount(component[edges[0]], resistance, components))
+    return np.minimum(2 * reach, total)
