@@ -86,7 +86,37 @@ def test_all_pairs_heat_and_eigenvectors(files):
     np.testing.assert_allclose(laplacian @ v1, np.linalg.eigvalsh(laplacian)[1] * v1, atol=1e-6)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npz"])
+def test_the_kirchhoff_index_and_an_embedding(files):
+    asked = (files[".csv"], "--resistance", "ohm", "--task")
+    index = float(run(*asked, "kirchhoff").stdout.splitlines()[1])
+    assert index == pytest.approx(nx.effective_graph_resistance(truth(), weight="ohm"), rel=1e-5)
+    rows = list(csv.DictReader(run(*asked, "embedding", "--k", "5").stdout.splitlines()))
+    assert [row["node"] for row in rows] == ["a", "b", "c", "d"]
+    assert set(rows[0]) == {"node", "x1", "x2", "x3", "x4", "x5"}
+
+
+def test_a_lemma_by_name_says_so(files):
+    asked = (files[".csv"], "--resistance", "ohm", "--task", "flow", "--from", "a", "--to", "d")
+    outcome = run(*asked, "--method", "gradient-descent")
+    assert outcome.exit_code == 0, outcome.output
+    assert "gradient-descent, " in outcome.stderr
+    assert outcome.stdout.splitlines()[0] == run(*asked).stdout.splitlines()[0]
+
+
+def test_large_graphs_are_estimated_when_asked_and_refused_when_not(tmp_path):
+    rng = np.random.default_rng(0)
+    edges = np.concatenate([np.stack([np.arange(8999), np.arange(1, 9000)], 1), rng.integers(0, 9000, (40000, 2))])
+    path = tmp_path / "big.csv"
+    path.write_text("\n".join(f"{u},{v}" for u, v in edges))
+    refused = run(path)
+    assert refused.exit_code == 2
+    assert "expected eps= for all edges of a graph of more than 8000 nodes" in refused.stderr
+    outcome = run(path, "--eps", "0.5", "--out", tmp_path / "r.npz")
+    assert outcome.exit_code == 0, outcome.output
+    assert "random projections" in outcome.stderr
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npz", ".parquet"])
 def test_tables_are_written_whole(files, tmp_path, suffix):
     out = tmp_path / "out" / f"table{suffix}"
     outcome = run(files[".csv"], "--resistance", "ohm", "--out", out)
@@ -95,6 +125,10 @@ def test_tables_are_written_whole(files, tmp_path, suffix):
     if suffix == ".npz":
         with np.load(out) as data:
             assert data["effective_resistance"].shape == (4,)
+    elif suffix == ".parquet":
+        table = pytest.importorskip("pyarrow.parquet").read_table(out)
+        assert table.column_names == ["u", "v", "resistance", "effective_resistance"]
+        assert table.num_rows == 4
     else:
         assert len(out.read_text().splitlines()) == 5
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from ohmformer.answer import Answer
+    from ohmformer.files import LabelledGraph
     from ohmformer.verify import Verification
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
@@ -78,6 +85,10 @@ class Task(StrEnum):
     """Effective resistance of every edge."""
     all_pairs = "all-pairs"
     """Effective resistance of every pair of nodes."""
+    kirchhoff = "kirchhoff"
+    """The sum of the effective resistances of all pairs."""
+    embedding = "embedding"
+    """A point per node, whose squared distances are effective resistances."""
     flow = "flow"
     """The unit flow from one node to another, on the edges."""
     potentials = "potentials"
@@ -86,6 +97,21 @@ class Task(StrEnum):
     """Where a unit of heat from one node is after some time."""
     eigenvectors = "eigenvectors"
     """The eigenvectors of the smallest nonzero eigenvalues."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What ``ohmformer solve`` is asked."""
+
+    task: Task
+    source: str | None
+    sink: str | None
+    s: float
+    k: int
+    eps: float | None
+    tol: float
+    method: str
+    plot: Path | None
 
 
 @app.command()
@@ -97,81 +123,109 @@ def solve(
     source: Annotated[str | None, typer.Option("--from", help="Node that flow or heat comes from.")] = None,
     sink: Annotated[str | None, typer.Option("--to", help="Node that flow goes to.")] = None,
     s: Annotated[float, typer.Option(help="Time, for heat.")] = 0.5,
-    k: Annotated[int, typer.Option(help="How many eigenvectors.")] = 6,
+    k: Annotated[int, typer.Option(help="How many eigenvectors, or coordinates of the embedding.")] = 6,
+    eps: Annotated[float | None, typer.Option(help="Estimate resistances of large graphs within 1 +- eps.")] = None,
     tol: Annotated[float, typer.Option(help="The largest residual that will do.")] = 1e-6,
+    method: Annotated[str, typer.Option(help="A construction or solver by name.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .tsv, .npz or .parquet.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Picture to write, for flow and potentials.")] = None,
 ) -> None:
-    """Answer a question about the graph in a file, with a certificate."""
+    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve at the best so far."""
     try:
-        _solve(file, task, resistance, conductance, source, sink, s, k, tol, out, plot)
+        if plot is not None and task not in (Task.flow, Task.potentials):
+            raise ValueError(f"expected --task flow or potentials for --plot, got {task}")
+        from ohmformer.files import read_graph, write_table
+
+        named = read_graph(file, resistance=resistance, conductance=conductance)
+        typer.echo(f"{named.graph} from {file}", err=True)
+        table, answer = _ask(named, Question(task, source, sink, s, k, eps, tol, method, plot))
+        bound = "none" if answer.bound is None else f"{answer.bound:.1e}"
+        note = f"; {answer.note}" if answer.note else ""
+        certificate = f"residual {answer.residual:.1e}, proved bound {bound}"
+        typer.echo(f"{answer.method}, {answer.layers} layers, {certificate}{note}", err=True)
+        if out is not None:
+            typer.echo(f"table: {write_table(out, table)}", err=True)
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+    if out is None:
+        typer.echo(",".join(table))
+        for row in zip(*(column.tolist() for column in table.values()), strict=True):
+            typer.echo(",".join(f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row))
 
 
-def _solve(
-    file: Path, task: Task, resistance: str | None, conductance: str | None, source: str | None, sink: str | None, s: float,
-    k: int, tol: float, out: Path | None, plot: Path | None,
-) -> None:  # fmt: skip
+def _ask(named: LabelledGraph, ask: Question) -> tuple[dict[str, np.ndarray], Answer]:
+    """The answer to a question, and the table that holds it, column by column."""
     import numpy as np
     import torch
 
     import ohmformer as ohm
-    from ohmformer.files import read_graph, write_table
+    from ohmformer.resistance import projections
 
-    if plot is not None and task not in (Task.flow, Task.potentials):
-        raise ValueError(f"expected --task flow or potentials for --plot, got {task}")
-    named = read_graph(file, resistance=resistance, conductance=conductance)
     graph, labels = named.graph, np.array(named.labels, dtype=str)
-    typer.echo(f"{graph} from {file}", err=True)
+    certain = {"tol": ask.tol, "method": ask.method}
 
     def node(label: str | None, option: str) -> int:
         if label is None:
-            raise ValueError(f"expected {option} NODE for --task {task}, got none")
+            raise ValueError(f"expected {option} NODE for --task {ask.task}, got none")
         return named.number(label)
 
     edges = {"u": labels[graph.edge_index[0].numpy()], "v": labels[graph.edge_index[1].numpy()]}
-    if task is Task.resistance:
-        answer = ohm.effective_resistance(graph, tol=tol)
-        table = {**edges, "resistance": graph.resistance.numpy(), "effective_resistance": answer.value.numpy()}
-    elif task is Task.all_pairs:
-        answer = ohm.effective_resistance(graph, "all", tol=tol)
+    if ask.task is Task.resistance:
+        total = projections(ask.eps, graph.num_edges) if ask.eps else None
+        with _bar("projections", total) as progress:
+            answer = ohm.effective_resistance(graph, eps=ask.eps, progress=progress, **certain)
+        return {**edges, "resistance": graph.resistance.numpy(), "effective_resistance": answer.value.numpy()}, answer
+    if ask.task is Task.all_pairs:
+        answer = ohm.effective_resistance(graph, "all", **certain)
         u, v = np.triu_indices(graph.num_nodes, 1)
-        table = {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]}
-    elif task in (Task.flow, Task.potentials):
-        demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
-        demands[node(source, "--from")] -= 1.0
-        demands[node(sink, "--to")] += 1.0
-        answer = ohm.electric_flow(graph, demands, tol=tol)
-        table = {**edges, "flow": answer.flow[:, 0].numpy()}
-        if task is Task.potentials:
-            table = {"node": labels, "potential": -answer.potential[:, 0].numpy()}
-        if plot is not None:
-            from ohmformer.draw import draw_circuit, save
-
-            title = f"One unit from {source} to {sink}: effective resistance {float(answer.energy[0]):.4g}"
-            figure = draw_circuit(graph, -answer.potential[:, 0], -demands, title=title, labels=named.labels)
-            typer.echo(f"picture: {save(figure, plot)}", err=True)
-    elif task is Task.heat:
+        return {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]}, answer
+    if ask.task is Task.kirchhoff:
+        answer = ohm.kirchhoff_index(graph, eps=ask.eps, **certain)
+        return {"kirchhoff_index": answer.value.reshape(1).numpy()}, answer
+    if ask.task is Task.embedding:
+        answer = ohm.resistive_embedding(graph, ask.k, **certain)
+        return {"node": labels, **{f"x{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}}, answer
+    if ask.task is Task.heat:
         signal = torch.zeros(graph.num_nodes, 1, dtype=torch.float64)
-        signal[node(source, "--from")] = 1.0
-        answer = ohm.heat_kernel(graph, s, signal, tol=tol)
-        table = {"node": labels, "heat": answer.value[:, 0].numpy()}
-    else:
-        answer = ohm.eigenvectors(graph, k, tol=tol)
-        table = {"node": labels, **{f"v{i + 1}": answer.value[:, i].numpy() for i in range(k)}}
-    bound = "none" if answer.bound is None else f"{answer.bound:.1e}"
-    note = f"; {answer.note}" if answer.note else ""
-    typer.echo(
-        f"{answer.method}, {answer.layers} layers, residual {answer.residual:.1e}, proved bound {bound}{note}", err=True
+        signal[node(ask.source, "--from")] = 1.0
+        answer = ohm.heat_kernel(graph, ask.s, signal, **certain)
+        return {"node": labels, "heat": answer.value[:, 0].numpy()}, answer
+    if ask.task is Task.eigenvectors:
+        answer = ohm.eigenvectors(graph, ask.k, **certain)
+        return {"node": labels, **{f"v{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}}, answer
+    demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
+    demands[node(ask.source, "--from")] -= 1.0
+    demands[node(ask.sink, "--to")] += 1.0
+    with _bar("layers", None) as progress:
+        answer = ohm.electric_flow(graph, demands, progress=progress, **certain)
+    if ask.plot is not None:
+        from ohmformer.draw import draw_circuit, save
+
+        title = f"One unit from {ask.source} to {ask.sink}: effective resistance {float(answer.energy[0]):.4g}"
+        figure = draw_circuit(graph, -answer.potential[:, 0], -demands, title=title, labels=named.labels)
+        typer.echo(f"picture: {save(figure, ask.plot)}", err=True)
+    if ask.task is Task.potentials:
+        return {"node": labels, "potential": -answer.potential[:, 0].numpy()}, answer
+    return {**edges, "flow": answer.flow[:, 0].numpy()}, answer
+
+
+@contextmanager
+def _bar(unit: str, total: int | None) -> Iterator[Callable[[int, float], None]]:
+    """A progress bar on standard error, if that is a terminal: how many units are done, and the residual."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
-    if out is not None:
-        typer.echo(f"table: {write_table(out, table)}", err=True)
-    else:
-        typer.echo(",".join(table))
-        for row in zip(*(np.asarray(column).tolist() for column in table.values()), strict=True):
-            typer.echo(",".join(f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(unit, total=total)
+        yield lambda done, residual: bar.update(task, completed=done, description=f"{unit}, residual {residual:.1e}")
 
 
 @app.command()

@@ -64,15 +64,20 @@ def effective_resistance(
     if isinstance(pairs, str):
         if pairs != "edges":
             raise ValueError(f"expected pairs='edges', 'all' or a tensor of pairs, got {pairs!r}")
+        if eps is None and graph.width > DENSE:
+            raise ValueError(
+                f"expected eps= for all edges of a graph of more than {DENSE} nodes, got {graph.width} nodes and none; "
+                "eps=0.1 estimates them all, a tensor of pairs is solved exactly"
+            )
         u, v = graph.edge_index
     else:
         u, v = _check_pairs(graph, pairs).t()
     joined = graph.components[u] == graph.components[v]
     if eps is not None and not 0 < eps < 1:
         raise ValueError(f"expected eps in (0, 1), got {eps!r}")
-    if eps is not None and _projections(eps, len(u)) < graph.num_nodes:
+    if eps is not None and projections(eps, len(u)) < graph.num_nodes:
         answer = _estimated(graph, u, v, eps, seed, Work(tol, method, progress))
-    elif graph.width <= SMALL:
+    elif graph.width <= SMALL or (graph.width <= DENSE and len(u) > graph.width):
         answer = _from_inverse(graph, u, v, Work(tol, method, trace=trace))
     else:
         answer = _pair_by_pair(graph, u, v, joined, Work(tol, method, trace=trace))
@@ -97,8 +102,8 @@ def _certified(value: Tensor, found: small.Inverses) -> Answer:
 
 
 def _from_inverse(graph: Graph, u: Tensor, v: Tensor, work: Work) -> Answer:
-    """Pairs of small graphs, out of the inverse of each graph."""
-    if work.method in ("auto", "cubing") and not work.trace:
+    """Pairs out of the inverse of each graph, for small graphs or more pairs than nodes."""
+    if graph.width <= SMALL and work.method in ("auto", "cubing") and not work.trace:
         found = small.invert(graph, work.tol)
         if found.residual <= work.tol or work.method == "cubing":
             same = graph.batch[u] == graph.batch[v]
@@ -133,7 +138,7 @@ def _joined(answers: list[Answer], dim: int) -> Answer:
 # ---------------------------------------------------------------------------------------------------- projections
 
 
-def _projections(eps: float, pairs: int) -> int:
+def projections(eps: float, pairs: int) -> int:
     """Random signs that keep ``pairs`` squared distances within ``1 +- eps``, by Achlioptas' bound and the union bound."""
     return math.ceil(4 * math.log(2 * max(pairs, 1) / FAILURE) / (eps**2 - 2 * eps**3 / 3))
 
@@ -166,7 +171,7 @@ def _signed_rows(graph: Graph) -> Tensor:
 
 def _estimated(graph: Graph, u: Tensor, v: Tensor, eps: float, seed: int, work: Work) -> Answer:
     """Squared distances of projected rows, added up panel by panel."""
-    count = _projections(eps, len(u))
+    count = projections(eps, len(u))
     total = torch.zeros(len(u), dtype=torch.float64, device=graph.device)
     worst: Answer | None = None
     done, stopped = 0, False

@@ -182,7 +182,8 @@ class _Run:
         padded = [torch.cat([x, x.new_zeros(1)]) for x in (degree, root, null, label + 1)]
         for block in self.buckets.blocks:
             lmin = float(lowest[block.which.cpu().numpy()].min(initial=LARGEST))
-            self._invert(block.of(buffer), *(x[block.node] for x in padded), lmin)
+            degree, root, null, label = (x[block.node] for x in padded)
+            self._invert(block.of(buffer), degree, root, null, label, lmin)
         return buffer
 
     def _invert(self, n: Tensor, degree: Tensor, root: Tensor, null: Tensor, label: Tensor, lmin: float) -> None:
