@@ -152,12 +152,12 @@ def _projected(graph: Graph, count: int, seed: int, work: Work) -> Iterator[Answ
     for done in range(0, count, sparse.PANEL):
         word = torch.randint(-(2**31), 2**31, size, generator=draw, dtype=torch.int64).to(torch.int32)
         signs = ((word >> bit[: count - done]) & 1).to(graph.device, torch.float32).mul_(2).sub_(1)
-        psi = sparse.add_product(incidence, signs / math.sqrt(count)).to(graph.dtype)
+        psi = torch.cat([product(signs / math.sqrt(count)) for _, product in incidence]).to(graph.dtype)
         yield apply_pinv(replace(graph, resistance=graph.resistance.detach()), graph.center(psi), replace(work))
 
 
-def _signed_rows(graph: Graph) -> Tensor:
-    """``B`` as CSR in float32."""
+def _signed_rows(graph: Graph) -> sparse.RowBlocks:
+    """``B`` in float32."""
     from scipy.sparse import coo_array
 
     tail, head = graph.edge_index.cpu().numpy().astype(np.int32)
@@ -166,7 +166,7 @@ def _signed_rows(graph: Graph) -> Tensor:
     place = np.concatenate([tail, head]), np.concatenate([edge, edge])
     rows = coo_array((np.concatenate([-root, root]), place), shape=(graph.num_nodes, graph.num_edges)).tocsr()
     start, column, value = (torch.as_tensor(x, device=graph.device) for x in (rows.indptr, rows.indices, rows.data))
-    return sparse.csr_tensor(start, column, value.float(), graph.num_edges)
+    return sparse.RowBlocks(sparse.csr_tensor(start, column, value.float(), graph.num_edges))
 
 
 def _estimated(graph: Graph, u: Tensor, v: Tensor, eps: float, seed: int, work: Work) -> Answer:

@@ -1,0 +1,134 @@
+"""How the sparse engine grows: the cost of a layer, peak memory, and all edge resistances of a large graph."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import ohmformer as ohm
+from measure import write_table
+from ohmformer import Graph, sparse
+from ohmformer.constructions import Chebyshev
+from solve import alternate, random_graph
+
+
+def layer_cost(edges: list[int], demands: int, repeats: int) -> tuple[list[list[str]], float]:
+    """One layer against a bare CSR product with the same demands, and the slope of log time against log edges."""
+    rows, times = [], []
+    for m in edges:
+        graph = random_graph(m // 5, m, seed=0)
+        scaled = sparse.Scaled.of(graph)
+        construction = Chebyshev(ohm.Spectrum(0.1, sparse.LARGEST))
+        step = scaled.step(construction.gamma, torch.float32)
+        x = torch.randn(graph.num_nodes, demands, generator=torch.Generator().manual_seed(0))
+        layers = max(3, min(40, 10**7 // m))
+
+        def ours(x=x, step=step, layers=layers, construction=construction) -> None:
+            for panel in x.split(sparse.PANEL, dim=1):
+                sparse.chebyshev_round(step, panel.contiguous(), construction, layers)
+
+        single = scaled.laplacian.float()
+
+        def bare(x=x, single=single, layers=layers) -> None:
+            for _ in range(layers):
+                single @ x
+
+        layer, product = (t / layers for t in alternate([ours, bare], repeats))
+        times.append(layer)
+        rows.append([f"{graph.num_edges:,}", f"{graph.num_nodes:,}", _ms(layer), _ms(product), f"{layer / product:.2f}"])
+        print("  ".join(rows[-1]), flush=True)
+    slope = float(np.polyfit(np.log(edges), np.log(times), 1)[0])
+    return rows, slope
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _status(name: str) -> float:
+    """A line of this process's memory status, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+
+
+def _solve_and_report(nodes: int, edges: int, demands: int, send: Connection) -> None:
+    graph = random_graph(nodes, edges, seed=0)
+    psi = graph.center(torch.randn(nodes, demands, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    ohm.potentials(Graph.from_edges([(0, 1)]), torch.tensor([1.0, -1.0]))  # everything is imported and warm
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    ohm.potentials(graph, psi)
+    tensors = (graph.edge_index, graph.resistance, graph.batch, psi)
+    given = sum(t.numel() * t.element_size() for t in tensors) / 2**20
+    send.send((given, psi.numel() * 8 / 2**20, _status("VmHWM") - before))
+
+
+def memory(nodes: int, edges: int, demands: int) -> list[str]:
+    """Peak memory of a solve in a process of its own, over the input and four blocks of nodes x demands."""
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe()
+    process = context.Process(target=_solve_and_report, args=(nodes, edges, demands, send))
+    process.start()
+    given, block, taken = receive.recv()
+    process.join()
+    question = f"{demands} demands, {nodes:,} nodes, {edges:,} edges"
+    used = given + taken
+    return [question, f"{given:.0f} MB", f"{block:.0f} MB", f"{used:.0f} MB", f"{used / (given + 4 * block):.2f}"]
+
+
+def edge_resistances(nodes: int, edges: int, eps: float, sample: int) -> list[str]:
+    """All edge resistances by random projection, and how far a sample of them is from exact solves."""
+    graph = random_graph(nodes, edges, seed=0)
+    start = time.perf_counter()
+    answer = ohm.effective_resistance(graph, eps=eps)
+    took = time.perf_counter() - start
+    chosen = torch.as_tensor(np.random.default_rng(1).choice(graph.num_edges, sample, replace=False))
+    exact = ohm.effective_resistance(graph, graph.edge_index.t()[chosen], tol=1e-9).value
+    error = (answer.value[chosen] / exact - 1).abs()
+    return [
+        f"{graph.num_edges:,} edges",
+        f"{eps:g}",
+        answer.note,
+        f"{took:.0f} s",
+        f"{float(error.max()):.3f}",
+        f"{float(error.mean()):.3f}",
+    ]
+
+
+def main() -> None:
+    """Measure, print, and write results/scale.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--largest", type=int, default=10**7)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--eps", type=float, default=0.1)
+    parser.add_argument("--nodes", type=int, default=200_000)
+    parser.add_argument("--edges", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    sizes = [10**k for k in range(4, round(math.log10(arguments.largest)) + 1)]
+    layers, slope = layer_cost(sizes, 64, arguments.repeats)
+    print(f"slope {slope:.2f}", flush=True)
+    held = memory(arguments.nodes, arguments.edges, 64)
+    print("  ".join(held), flush=True)
+    estimate = edge_resistances(arguments.nodes, arguments.edges, arguments.eps, 200)
+    print("  ".join(estimate), flush=True)
+    text = [
+        f"Slope of log time against log edges: {slope:.2f}.\n",
+        "| solve | input | one nodes x demands block | peak | peak / (input + 4 blocks) |\n|---|---|---|---|---|",
+        f"| {' | '.join(held)} |\n",
+        "| all edge resistances | eps | how | took | largest error in 200 edges | mean error |\n|---|---|---|---|---|---|",
+        f"| {' | '.join(estimate)} |",
+    ]
+    header = ["edges", "nodes", "a layer", "a CSR product", "ratio"]
+    title = "How the sparse engine grows: 64 demands in float32 on random weighted graphs"
+    print(write_table("scale", title, header, layers, notes="\n".join(text)))
+
+
+if __name__ == "__main__":
+    main()
