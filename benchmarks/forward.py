@@ -57,7 +57,8 @@ def main() -> None:
             return answer
 
         gap = float((transformer()[construction.answer] - plain()).abs().max())
-        median = side_by_side({"transformer": transformer, "plain": plain}, repeats=arguments.repeats)
+        each = {"transformer": transformer, "plain": plain}
+        median = side_by_side(each, repeats=3, in_a_row=max(1, arguments.repeats // 3), warmup=2)
         ratio = median["transformer"] / median["plain"]
         rows.append(
             [

@@ -17,17 +17,24 @@ import torch
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-def side_by_side(candidates: dict[str, Callable[[], object]], *, repeats: int, warmup: int = 3) -> dict[str, float]:
-    """Median seconds of each candidate, measured in turns so that a noisy moment hits all of them."""
-    for _ in range(warmup):
-        for run in candidates.values():
-            run()
+def side_by_side(
+    candidates: dict[str, Callable[[], object]], *, repeats: int, in_a_row: int = 1, warmup: int = 0
+) -> dict[str, float]:
+    """Median seconds of each candidate, taken in turns so that all see the same moods of the machine.
+
+    Each turn waits until the threads of the library that ran last have left their busy loops. Short things are run
+    ``in_a_row`` times after ``warmup`` that do not count, as they would be over a dataset.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats):
         for name, run in candidates.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
+            time.sleep(0.3)
+            for _ in range(warmup):
+                run()
+            for _ in range(in_a_row):
+                start = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

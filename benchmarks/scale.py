@@ -6,6 +6,7 @@ import argparse
 import math
 import multiprocessing
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -13,17 +14,19 @@ import numpy as np
 import torch
 
 import ohmformer as ohm
-from measure import write_table
+from measure import side_by_side, write_table
 from ohmformer import Graph, sparse
 from ohmformer.constructions import Chebyshev
-from solve import alternate, random_graph
+from solve import random_graph, square_grid
 
 
-def layer_cost(edges: list[int], demands: int, repeats: int) -> tuple[list[list[str]], float]:
+def layer_cost(
+    kind: str, make: Callable[[int], Graph], edges: list[int], demands: int, repeats: int
+) -> tuple[list[list[str]], float]:
     """One layer against a bare CSR product with the same demands, and the slope of log time against log edges."""
     rows, times = [], []
     for m in edges:
-        graph = random_graph(m // 5, m, seed=0)
+        graph = make(m)
         scaled = sparse.Scaled.of(graph)
         construction = Chebyshev(ohm.Spectrum(0.1, sparse.LARGEST))
         step = scaled.step(construction.gamma, torch.float32)
@@ -40,9 +43,12 @@ def layer_cost(edges: list[int], demands: int, repeats: int) -> tuple[list[list[
             for _ in range(layers):
                 single @ x
 
-        layer, product = (t / layers for t in alternate([ours, bare], repeats))
+        took = side_by_side({"layer": ours, "product": bare}, repeats=repeats, warmup=1)
+        layer, product = (took[name] / layers for name in ("layer", "product"))
         times.append(layer)
-        rows.append([f"{graph.num_edges:,}", f"{graph.num_nodes:,}", _ms(layer), _ms(product), f"{layer / product:.2f}"])
+        rows.append(
+            [kind, f"{graph.num_edges:,}", f"{graph.num_nodes:,}", _ms(layer), _ms(product), f"{layer / product:.2f}"]
+        )
         print("  ".join(rows[-1]), flush=True)
     slope = float(np.polyfit(np.log(edges), np.log(times), 1)[0])
     return rows, slope
@@ -112,20 +118,27 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=1_000_000)
     arguments = parser.parse_args()
     sizes = [10**k for k in range(4, round(math.log10(arguments.largest)) + 1)]
-    layers, slope = layer_cost(sizes, 64, arguments.repeats)
-    print(f"slope {slope:.2f}", flush=True)
+    layers, slopes = [], []
+    for kind, make in (
+        ("random", lambda m: random_graph(m // 5, m, seed=0)),
+        ("grid", lambda m: square_grid(math.isqrt(m // 2))),
+    ):
+        rows, slope = layer_cost(kind, make, sizes, 64, arguments.repeats)
+        layers += rows
+        slopes.append(f"{slope:.2f} ({kind})")
+    print("slopes", *slopes, flush=True)
     held = memory(arguments.nodes, arguments.edges, 64)
     print("  ".join(held), flush=True)
     estimate = edge_resistances(arguments.nodes, arguments.edges, arguments.eps, 200)
     print("  ".join(estimate), flush=True)
     text = [
-        f"Slope of log time against log edges: {slope:.2f}.\n",
+        f"Slope of log time against log edges: {' and '.join(slopes)}.\n",
         "| solve | input | one nodes x demands block | peak | peak / (input + 4 blocks) |\n|---|---|---|---|---|",
         f"| {' | '.join(held)} |\n",
         "| all edge resistances | eps | how | took | largest error in 200 edges | mean error |\n|---|---|---|---|---|---|",
         f"| {' | '.join(estimate)} |",
     ]
-    header = ["edges", "nodes", "a layer", "a CSR product", "ratio"]
+    header = ["graph", "edges", "nodes", "a layer", "a CSR product", "ratio"]
     title = "How the sparse engine grows: 64 demands in float32 on random weighted graphs"
     print(write_table("scale", title, header, layers, notes="\n".join(text)))
 

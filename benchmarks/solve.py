@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import networkx as nx
@@ -15,20 +13,8 @@ import torch
 from scipy.sparse.linalg import LinearOperator, cg
 
 import ohmformer as ohm
-from measure import write_table
+from measure import side_by_side, write_table
 from ohmformer import Graph
-
-
-def seconds(run: Callable[[], object], repeats: int) -> float:
-    """The median of some runs, after one to warm up if there are several."""
-    if repeats > 1:
-        run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def random_graph(nodes: int, edges: int, seed: int) -> Graph:
@@ -53,6 +39,14 @@ def molecules(count: int, seed: int) -> list[Graph]:
     return graphs
 
 
+def square_grid(side: int) -> Graph:
+    """A square grid of unit resistances, numbered row by row."""
+    node = np.arange(side * side).reshape(side, side)
+    right = np.stack([node[:, :-1].ravel(), node[:, 1:].ravel()], axis=1)
+    down = np.stack([node[:-1].ravel(), node[1:].ravel()], axis=1)
+    return Graph.from_edges(np.concatenate([right, down]))
+
+
 def large_demands(nodes: int, edges: int, demands: int, repeats: int) -> list[list[str]]:
     """Many demands at once on a large random graph, against conjugate gradients with Jacobi, one demand after the other.
 
@@ -66,48 +60,31 @@ def large_demands(nodes: int, edges: int, demands: int, repeats: int) -> list[li
     diagonal = laplacian.diagonal()
     jacobi = LinearOperator(laplacian.shape, matvec=lambda x: x / diagonal)  # pyright: ignore[reportCallIssue]
     some = min(8, demands)
-    first, next_, theirs = alternate(
-        [
-            lambda: ohm.potentials(replace(graph), psi, tol=1e-6),
-            lambda: ohm.potentials(graph, psi, tol=1e-6),
-            lambda: [cg(laplacian, psi[:, j].numpy(), rtol=1e-6, M=jacobi) for j in range(some)],
-        ],
-        repeats,
+    took = side_by_side(
+        {
+            "first question": lambda: ohm.potentials(replace(graph), psi, tol=1e-6),
+            "next questions": lambda: ohm.potentials(graph, psi, tol=1e-6),
+            "scipy": lambda: [cg(laplacian, psi[:, j].numpy(), rtol=1e-6, M=jacobi) for j in range(some)],
+        },
+        repeats=repeats,
     )
-    theirs *= demands / some
+    theirs = took.pop("scipy") * demands / some
     question = f"{demands} demands, {nodes:,} nodes, {graph.num_edges:,} edges, residual 1e-6"
     mine = f"`potentials`, {answer.method}, {answer.layers} layers"
     return [
         [question, f"{mine}, {asked}", "`scipy.sparse.linalg.cg`, Jacobi", *_times(ours, theirs)]
-        for asked, ours in (("first question", first), ("next questions", next_))
+        for asked, ours in took.items()
     ]
-
-
-def alternate(runs: Sequence[Callable[[], object]], repeats: int, *, in_a_row: int = 1) -> list[float]:
-    """The median time of each of several things to run, taken in turns, so that all see the same moods of the machine.
-
-    Each turn waits until the threads of the library that ran last have left their busy loops. Short things are run
-    ``in_a_row`` times after one that does not count, as they would be over a dataset.
-    """
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(repeats):
-        for run, took in zip(runs, times, strict=True):
-            time.sleep(0.3)
-            if in_a_row > 1:
-                run()
-            for _ in range(in_a_row):
-                start = time.perf_counter()
-                run()
-                took.append(time.perf_counter() - start)
-    return [statistics.median(took) for took in times]
 
 
 def all_pairs(nodes: int) -> list[str]:
     """All pairs of a graph of a few thousand nodes, against networkx."""
     graph = random_graph(nodes, 5 * nodes, seed=1)
     other = graph.to_networkx()
-    ours = seconds(lambda: ohm.effective_resistance(graph, "all"), 3)
-    theirs = seconds(lambda: nx.resistance_distance(other, weight="resistance"), 1)
+    ours = side_by_side({"ours": lambda: ohm.effective_resistance(graph, "all")}, repeats=3, warmup=1)["ours"]
+    start = time.perf_counter()
+    nx.resistance_distance(other, weight="resistance")
+    theirs = time.perf_counter() - start
     method = ohm.effective_resistance(graph, "all").method
     return [
         f"all pairs, {nodes:,} nodes",
@@ -124,29 +101,27 @@ def many_small(count: int, repeats: int) -> list[list[str]]:
     answer = ohm.effective_resistance(batch, "all")
     dense = [g.laplacian().numpy() for g in graphs]
     some = [g.to_networkx() for g in graphs[:100]]
-    ours, numpy, networkx = alternate(
-        [
-            lambda: ohm.effective_resistance(replace(batch), "all"),
-            lambda: [np.linalg.pinv(x) for x in dense],
-            lambda: [nx.resistance_distance(g, weight="resistance") for g in some],
-        ],
-        repeats,
+    took = side_by_side(
+        {
+            "ours": lambda: ohm.effective_resistance(replace(batch), "all"),
+            "numpy": lambda: [np.linalg.pinv(x) for x in dense],
+            "networkx": lambda: [nx.resistance_distance(g, weight="resistance") for g in some],
+        },
+        repeats=repeats,
         in_a_row=5,
+        warmup=1,
     )
     mine = f"`effective_resistance`, {answer.method}, {answer.layers} layers"
     question = f"all pairs of {count:,} graphs of 15 to 35 nodes"
     return [
-        [question, mine, "loop of `numpy.linalg.pinv`", *_times(ours, numpy)],
-        [question, mine, "loop of `networkx.resistance_distance`", *_times(ours, count / 100 * networkx)],
+        [question, mine, "loop of `numpy.linalg.pinv`", *_times(took["ours"], took["numpy"])],
+        [question, mine, "loop of `networkx.resistance_distance`", *_times(took["ours"], count / 100 * took["networkx"])],
     ]
 
 
 def grid(side: int) -> list[str]:
     """A square grid, where depth is unreasonable and the answer says so."""
-    node = np.arange(side * side).reshape(side, side)
-    right = np.stack([node[:, :-1].ravel(), node[:, 1:].ravel()], axis=1)
-    down = np.stack([node[:-1].ravel(), node[1:].ravel()], axis=1)
-    graph = Graph.from_edges(np.concatenate([right, down]))
+    graph = square_grid(side)
     psi = torch.zeros(side * side, dtype=torch.float64)
     psi[0], psi[-1] = 1.0, -1.0
     start = time.perf_counter()
