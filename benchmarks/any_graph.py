@@ -10,6 +10,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -55,7 +56,7 @@ def networkx(graph: Edges) -> float:
     g = nx.MultiGraph()
     g.add_nodes_from(range(nodes))
     g.add_weighted_edges_from([(int(u), int(v), float(r)) for (u, v), r in zip(edges, resistance, strict=True)])
-    distances = nx.resistance_distance(g, weight="weight")
+    distances: Any = nx.resistance_distance(g, weight="weight")
     return _worst(np.array([list(row.values()) for row in dict(distances).values()]))
 
 

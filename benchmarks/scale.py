@@ -41,7 +41,7 @@ def layer_cost(
 
         def bare(x=x, single=single, layers=layers) -> None:
             for _ in range(layers):
-                single @ x
+                _ = single @ x
 
         took = side_by_side({"layer": ours, "product": bare}, repeats=repeats, warmup=1)
         layer, product = (took[name] / layers for name in ("layer", "product"))
