@@ -1,7 +1,7 @@
 """A training run on disk: one safetensors file, whose header says as JSON what it is. Nothing is ever unpickled.
 
-Tensors and header are one file and it is renamed into place when whole, so a kill at any moment leaves the last checkpoint or the
-one before it, never a mixture.
+Tensors and header are one file and it is renamed into place when whole, so a kill at any moment leaves the last checkpoint
+or the one before it, never a mixture.
 """
 
 from __future__ import annotations

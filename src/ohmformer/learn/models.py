@@ -1,10 +1,10 @@
 """The two models with matrices, as they are trained: weights of several seeds stacked, the forward pass written for speed.
 
 Every weight has the seeds as its first axis and the layers as its second; seeds never meet. The formulas are those of
-:class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer` with
-one head, which ``dense_model`` and ``efficient_model`` build from the trained weights (and the tests compare with). What makes
-it faster: ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with their weights side by side; graphs of
-all seeds are one batch of products; in the efficient model B is there as its Gram matrix only.
+:class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer`
+with one head, which ``dense_model`` and ``efficient_model`` build from the trained weights (and the tests compare with).
+What makes it faster: ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with their weights side by
+side; graphs of all seeds are one batch of products; in the efficient model B is there as its Gram matrix only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ohmformer.transformer.efficient import EfficientTransformer
 from ohmformer.transformer.normalize import Normalization
 
 Weights = Mapping[str, Tensor]
-"""``value``, ``query``, ``key``, ``skip``: (seeds, layers, features, features); efficient: ``alphas`` (seeds, layers, 4), which
-are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, nodes, 2 nodes), the trained Phi_0."""
+"""``value``, ``query``, ``key``, ``skip``: (seeds, layers, features, features); efficient: ``alphas`` (seeds, layers, 4),
+which are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, nodes, 2 nodes), the trained Phi_0."""
 MATRICES = ("value", "query", "key", "skip")
 PHI = "phi"
 
@@ -47,7 +47,9 @@ def dense_answer(
 def efficient_answer(
     weights: Weights, batch: Batch, normalization: Normalization
 ) -> Float[Tensor, "seeds graphs nodes demands"]:
-    """``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T``, see efficient.py."""
+    """``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T``, see
+    efficient.py.
+    """
     phi = features(weights, batch)
     seeds, graphs, nodes, width = phi.shape
     phi, gram = phi.flatten(0, 1), batch.gram.flatten(0, 1)

@@ -2,9 +2,9 @@
 
     m <- 0.95 m + g,    W <- W - rate U V^T    where  g + 0.95 m = U S V^T
 
-The factor comes from five Newton-Schulz iterations, which linear attention could do as well (Bernstein and Newhouse 2024; Jordan
-et al. 2024). The scalars alpha follow Adam. Gradients of a seed are clipped to norm 1 together. The rate rises for a twentieth
-of the steps and then falls to zero in a straight line.
+The factor comes from five Newton-Schulz iterations, which linear attention could do as well (Bernstein and Newhouse 2024;
+Jordan et al. 2024). The scalars alpha follow Adam. Gradients of a seed are clipped to norm 1 together. The rate rises for
+a twentieth of the steps and then falls to zero in a straight line.
 """
 
 from __future__ import annotations

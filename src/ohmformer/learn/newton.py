@@ -4,8 +4,8 @@ One step, on fresh graphs, for every seed at once:
 
     (H + damping diag H) d = -gradient,    H = J^T M J
 
-where J is the Jacobian of the responses h and M the Gauss-Newton matrix of the loss in h (both per graph). The step is taken if
-it lowers the loss on the same graphs; otherwise the damping grows and it is tried again.
+where J is the Jacobian of the responses h and M the Gauss-Newton matrix of the loss in h (both per graph). The step is
+taken if it lowers the loss on the same graphs; otherwise the damping grows and it is tried again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def step(
     target: Float[Tensor, "seeds graphs m"],
     squares: Float[Tensor, "seeds graphs demands m"],
 ) -> tuple[Float[Tensor, "seeds layers 10"], Float[Tensor, " seeds"], Float[Tensor, " seeds"]]:
-    """New scalars, new damping, and the loss before the step; ``respond`` maps scalars (per seed or per graph) to responses."""
+    """New scalars, new damping, and the loss before the step; ``respond`` maps scalars (per seed or per graph) to
+    responses.
+    """
     answer, jacobian = _jacobian(scalars, respond, target.shape[1])
     hessian, gradient = _normal_equations(answer, jacobian, target, squares)
     before = loss(answer, target, squares)

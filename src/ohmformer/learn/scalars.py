@@ -1,10 +1,11 @@
 """The efficient model where every block is a multiple of the identity, on eigenvalues: what training from a lemma moves in.
 
-**Why multiples of the identity are enough.** Demands are independent, and as likely as their negatives. Permuting demands, or
-flipping their signs, changes neither the data nor the loss, so at weights that commute with such changes the expected gradient
-commutes with them too; and a matrix that commutes with all permutations and sign flips is a multiple of the identity. The
-constructions have such blocks, and similarities of features (``W^Q``, ``W^K`` on Phi) that are zero, where their gradient is
-zero. So gradient descent from a construction stays within ten numbers a layer, whatever the number of demands.
+**Why multiples of the identity are enough.** Demands are independent, and as likely as their negatives. Permuting demands,
+or flipping their signs, changes neither the data nor the loss, so at weights that commute with such changes the expected
+gradient commutes with them too; and a matrix that commutes with all permutations and sign flips is a multiple of the
+identity. The constructions have such blocks, and similarities of features (``W^Q``, ``W^K`` on Phi) that are zero, where
+their gradient is zero. So gradient descent from a construction stays within ten numbers a layer, whatever the number of
+demands.
 
 **Why eigenvalues are enough.** With such blocks the state is ``p(L) psi`` and ``q(L) psi``, and ``G`` a function of ``L``:
 
@@ -27,6 +28,9 @@ DEMAND, ANSWER = "demand", "answer"
 PAIRS = ((DEMAND, DEMAND), (DEMAND, ANSWER), (ANSWER, DEMAND), (ANSWER, ANSWER))
 WIDTH = 10
 """Numbers a layer: W_R by ``PAIRS``, W_V by ``PAIRS``, alpha_R, alpha_V. ``alpha_Q = alpha_K = 1`` loses nothing."""
+
+ON_GRAM = [4, 5, 6, 7, 9]
+"""Those that multiply ``G``."""
 
 
 def response(

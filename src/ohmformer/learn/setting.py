@@ -33,7 +33,8 @@ class Setting:
     init: str = "random"
     """``"random"``, or ``"construction"``: the lemma of the task, a little disturbed."""
     loss: str = ""
-    """``"demand"`` (the paper's) unless given, or ``"frobenius"``; for eigenvectors ``"1-10"`` unless given, or ``"1-5"``."""
+    """``"demand"`` (the paper's) unless given, or ``"frobenius"``; for eigenvectors ``"1-10"`` unless given, or
+    ``"1-5"``."""
     seeds: int = 3
     first_seed: int = 0
     nodes: int = 10
@@ -104,11 +105,17 @@ class Setting:
             return head
         return f"{head}-{blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=4).hexdigest()}"
 
+    def scouting(self, step: int, steps: int) -> bool:
+        """Whether several starts of a seed still compete: in the first two fifths of training scalars."""
+        return self.scalars and step < 0.4 * steps
+
     def samples(self, step: int, steps: int) -> int:
-        """Graphs of one seed at a step: scalars grow their batch to 2 and 4 times in the last half and quarter."""
+        """Graphs of one seed at a step: scalars scout with a fifth of a batch, and end with 4 and 16 batches."""
         if not self.scalars:
             return self.batch
-        return self.batch * (1 if step < steps / 2 else 2 if step < 3 * steps / 4 else 4)
+        if self.scouting(step, steps):
+            return max(self.batch // 5, 1)
+        return self.batch * (1 if step < 0.8 * steps else 4 if step < 0.95 * steps else 16)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -17,12 +17,14 @@ from ohmformer.learn.models import random_weights
 from ohmformer.learn.setting import Setting
 from ohmformer.learn.tasks import EIGENVECTORS, HEAT_TIME, generator
 
-DISTURBANCE = 0.02
-"""Deviation of what is added to a construction: relative to its largest number for scalars, absolute for matrices."""
+DISTURBANCE = {"scalars": 0.1, "matrices": 0.02}
+"""Deviation of what is added to a construction; for scalars that multiply ``G`` it is over the largest eigenvalue."""
+STARTS = 12
+"""Disturbed copies of a construction that a seed tries at first; the best of them goes on."""
 
 
 def initial_weights(setting: Setting) -> dict[str, Tensor]:
-    """The weights of all seeds, stacked."""
+    """The weights of all seeds, stacked; scalars have a second axis for the starts of a seed."""
     each = [_one_seed(setting, generator(seed, 0, "start")) for seed in setting.all_seeds]
     return {name: torch.stack([weights[name] for weights in each]) for name in each[0]}
 
@@ -46,8 +48,9 @@ def sampled_spectrum(distribution: GraphDistribution) -> Spectrum:
 def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
     if setting.scalars:
         start = scalars.from_program(lemma(setting).program(setting.layers))
-        noise = torch.randn(start.shape, generator=draw, dtype=torch.float64)
-        return {"scalars": start + DISTURBANCE * start.abs().max() * noise}
+        noise = DISTURBANCE["scalars"] * torch.randn(STARTS, *start.shape, generator=draw, dtype=torch.float64)
+        noise[..., scalars.ON_GRAM] /= sampled_spectrum(setting.distribution).lmax
+        return {"scalars": start + noise}
     edges, nodes, eigenvectors = setting.distribution.edges, setting.nodes, setting.task == EIGENVECTORS
     weights = random_weights(setting.model, setting.layers, edges, nodes, eigenvectors, draw)
     if setting.init == "random":
@@ -55,13 +58,15 @@ def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
     numbers = _corollary_7(setting) if eigenvectors else scalars.from_program(lemma(setting).program(setting.layers))
     built = _matrices(numbers.float(), setting.model, edges, nodes)
     return {
-        name: built[name] + DISTURBANCE * torch.randn(w.shape, generator=draw) if name in built else w
+        name: built[name] + DISTURBANCE["matrices"] * torch.randn(w.shape, generator=draw) if name in built else w
         for name, w in weights.items()
     }
 
 
 def _corollary_7(setting: Setting) -> Float[Tensor, "layers 10"]:
-    """``Phi <- Phi - L Phi / lmax`` in every layer: subspace iteration for the smallest eigenvectors, normalised by columns."""
+    """``Phi <- Phi - L Phi / lmax`` in every layer: subspace iteration for the smallest eigenvectors, normalised by
+    columns.
+    """
     numbers = torch.zeros(setting.layers, scalars.WIDTH)
     numbers[:, [4, 7]] = -1 / sampled_spectrum(setting.distribution).lmax
     return numbers

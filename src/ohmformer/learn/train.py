@@ -6,6 +6,7 @@ A step depends on the setting, the state, its number and the number of steps, an
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ohmformer.learn import checkpoint, muon, newton, scalars
 from ohmformer.learn.checkpoint import Checkpoint
 from ohmformer.learn.models import ANSWERS, dense_model, efficient_model, features
 from ohmformer.learn.setting import Setting
-from ohmformer.learn.start import initial_weights
+from ohmformer.learn.start import STARTS, initial_weights
 from ohmformer.learn.tasks import (
     EIGENVECTORS,
     FUNCTIONS,
@@ -38,6 +39,8 @@ from ohmformer.transformer.efficient import EfficientTransformer
 State = dict[str, Tensor]
 TEST_GRAPHS = 4000
 FIRST_DAMPING = 1e-2
+PARTS = 20
+"""Steps that are timed to fit a budget."""
 EVERY = 5.0
 """Seconds between checkpoints."""
 
@@ -93,8 +96,8 @@ def train(
 ) -> Result:
     """Train all seeds of a setting for a number of steps, or as many as fit into ``budget`` seconds, and evaluate them.
 
-    With ``folder``, a checkpoint is written there every few seconds; ``resume=True`` continues from it, if there is one, with
-    the number of steps that it was started with.
+    With ``folder``, a checkpoint is written there every few seconds; ``resume=True`` continues from it, if there is one,
+    with the number of steps that it was started with.
     """
     begun = time.perf_counter()
     at = _found(setting, folder) if resume and folder is not None else None
@@ -127,7 +130,7 @@ def initial_state(setting: Setting) -> State:
     """Weights and the optimiser's memory before the first step."""
     weights = initial_weights(setting)
     memory = (
-        {"damping": torch.full((setting.seeds,), FIRST_DAMPING, dtype=torch.float64)}
+        {"damping": torch.full((setting.seeds, STARTS), FIRST_DAMPING, dtype=torch.float64)}
         if setting.scalars
         else muon.initial_moments(weights)
     )
@@ -144,21 +147,39 @@ def advance(setting: Setting, state: Mapping[str, Tensor], step: int, steps: int
 def _advance_scalars(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
+    """While scouting, the starts of a seed are so many more seeds that see the same graphs; then the best one is kept."""
     incidence = torch.stack([setting.distribution.incidence(graphs, g) for g in generators])
     values = torch.linalg.eigvalsh(incidence @ incidence.mT)[..., 1:]  # the graphs are connected: one null vector
     shape = (graphs, setting.nodes, setting.nodes - 1)
     squares = torch.stack([torch.randn(shape, generator=g, dtype=torch.float64) for g in generators]).square()
     if setting.loss == "frobenius":
         squares = squares.sum(dim=-2, keepdim=True)
-    normalize = setting.normalization.incidence == "frobenius"
+    numbers, damping = state["weights.scalars"], state["damping"]
+    if not setting.scouting(step, steps) and numbers.shape[1] > 1:
+        numbers, damping = _best_start(setting, numbers, damping, values, squares)
+    starts = numbers.shape[1]
+    values, squares = values.repeat_interleave(starts, 0), squares.repeat_interleave(starts, 0)
     moved, damping, losses = newton.step(
-        state["weights.scalars"],
-        state["damping"],
-        lambda numbers: scalars.response(numbers, values, normalize_incidence=normalize),
-        FUNCTIONS[setting.task](values),
-        squares,
+        numbers.flatten(0, 1), damping.flatten(), _responder(setting, values), FUNCTIONS[setting.task](values), squares
     )
-    return {"weights.scalars": moved, "damping": damping}, losses
+    best = torch.nan_to_num(losses, math.inf).view(setting.seeds, starts).amin(1)
+    return {"weights.scalars": moved.view_as(numbers), "damping": damping.view_as(numbers[..., 0, 0])}, best
+
+
+def _best_start(
+    setting: Setting, numbers: Tensor, damping: Tensor, values: Tensor, squares: Tensor
+) -> tuple[Float[Tensor, "seeds 1 layers 10"], Float[Tensor, "seeds 1"]]:
+    """The start of each seed with the least loss on these graphs."""
+    answer = _responder(setting, values[:, None])(numbers[:, :, None])
+    losses = scalars.loss(answer, FUNCTIONS[setting.task](values)[:, None], squares[:, None])
+    best = torch.nan_to_num(losses, math.inf).argmin(1)
+    each = torch.arange(len(best))
+    return numbers[each, best][:, None], damping[each, best][:, None]
+
+
+def _responder(setting: Setting, values: Tensor) -> Callable[[Tensor], Tensor]:
+    normalize = setting.normalization.incidence == "frobenius"
+    return lambda numbers: scalars.response(numbers, values, normalize_incidence=normalize)
 
 
 def _advance_matrices(
@@ -207,7 +228,7 @@ def answers(run: Checkpoint, index: int, batch: Batch) -> Float[Tensor, "graphs 
     with torch.no_grad():
         if setting.scalars:
             assert batch.demands is not None
-            program = scalars.to_program(weights["scalars"][index], setting.normalization)
+            program = scalars.to_program(weights["scalars"][index, 0], setting.normalization)
             model = EfficientTransformer(program)
             return model(batch.gram[0], {scalars.DEMAND: batch.demands[0]})[scalars.ANSWER]
         one = {name: w[index : index + 1].double() for name, w in weights.items()}
@@ -231,13 +252,14 @@ def _found(setting: Setting, folder: Path) -> Checkpoint | None:
 
 
 def _steps_within(setting: Setting, state: State, budget: float) -> int:
-    """Steps that fit into a budget, by timing some; they are forgotten again."""
-    times: list[float] = []
+    """Steps that fit into a budget, by timing one step of every part of the schedule; they are forgotten again."""
     begun = time.perf_counter()
-    while len(times) < 12 and time.perf_counter() - begun < 0.1 * budget:
+    state, _ = advance(setting, state, 0, PARTS)  # the first step of a process is slower than all others
+    total = 0.0
+    for part in range(PARTS):
         start = time.perf_counter()
-        state, _ = advance(setting, state, 0, 2)
-        times.append(time.perf_counter() - start)
-    mean_batch = sum(setting.samples(i, 16) for i in range(16)) / 16 / setting.batch
-    left = 0.95 * budget - (time.perf_counter() - begun)
-    return max(int(left / (sorted(times)[len(times) // 2] * mean_batch)), 1)
+        state, _ = advance(setting, state, part, PARTS)
+        total += (time.perf_counter() - start) / PARTS
+        if time.perf_counter() - begun > 0.2 * budget:
+            raise ValueError(f"expected a budget for more than a few steps of {setting.name}, got {budget:g} s")
+    return max(int((0.95 * budget - (time.perf_counter() - begun)) / total), 1)
