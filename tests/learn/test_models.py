@@ -116,13 +116,13 @@ def test_gauss_newton_agrees_with_automatic_differentiation():
     squares = torch.randn(1, 6, 10, 9, generator=generator(0, 1), dtype=torch.float64).square()
     target = 1 / values
 
-    def respond(x: Tensor) -> Tensor:
-        return scalars.response(x, values, normalize_incidence=True)
+    def respond(x: Tensor, eigenvalues: Tensor) -> Tensor:
+        return scalars.response(x, eigenvalues, normalize_incidence=True)
 
-    answer, jacobian = newton._jacobian(numbers, respond, 6)
+    answer, jacobian = newton._jacobian(numbers, respond, values)
     _, half = newton._normal_equations(answer, jacobian, target, squares)
     x = numbers.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(scalars.loss(respond(x[:, None]), target, squares).sum(), x)
+    (gradient,) = torch.autograd.grad(scalars.loss(respond(x[:, None], values), target, squares).sum(), x)
     torch.testing.assert_close(2 * half / 60, gradient.flatten(1), rtol=1e-7, atol=1e-12)
 
 

@@ -42,7 +42,7 @@ class Checkpoint:
         about = {"setting": self.setting.as_dict(), "step": self.step, "steps": self.steps, "seconds": self.seconds}
         path = folder / FILE
         with whole_file(path) as temporary:
-            save_file({name: x.contiguous() for name, x in self.state.items()}, temporary, {"ohmformer": json.dumps(about)})
+            save_file(dict(self.state), temporary, {"ohmformer": json.dumps(about)})
         return path
 
 
@@ -56,7 +56,8 @@ def load(path: Path) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["ohmformer"])
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # in memory of torch's own alignment, on which the rounding of products depends
+            state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         return Checkpoint(Setting(**about["setting"]), state, about["step"], about["steps"], about["seconds"])
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"expected a checkpoint of ohmformer learn in {path}, got another file ({error})") from error

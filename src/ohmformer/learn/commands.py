@@ -35,6 +35,7 @@ def learn(
     steps: Annotated[int | None, typer.Option(help="Or how many steps.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/learn/NAME unless given.")] = None,
+    every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the result, as JSON.")] = False,
 ) -> None:
     """Train one setting; ends with both log losses on 4,000 fresh graphs."""
@@ -61,6 +62,7 @@ def learn(
                 folder=folder,
                 resume=resume,
                 watch=live.show,
+                every=every,
             )
         text = json.dumps(result.as_dict(), indent=2)
         with whole_file(folder / "result.json") as temporary:

@@ -51,7 +51,7 @@ class Preset:
     matrix_steps: int
     """Muon steps of 100 graphs; eigenvectors get twice as many."""
     scalar_steps: int
-    """Levenberg-Marquardt steps of 500 graphs and more."""
+    """Levenberg-Marquardt steps of 100 to 8,000 graphs."""
 
 
 PRESETS = {

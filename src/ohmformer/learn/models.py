@@ -26,6 +26,8 @@ Weights = Mapping[str, Tensor]
 which are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, nodes, 2 nodes), the trained Phi_0."""
 MATRICES = ("value", "query", "key", "skip")
 PHI = "phi"
+AT_ONCE = 1000
+"""Graphs that go through the layers together."""
 
 
 def dense_answer(
@@ -37,7 +39,7 @@ def dense_answer(
     edges, h = batch.incidence.shape[-1], weights["value"].shape[-1]
     x = torch.cat([batch.incidence, phi], dim=-1).flatten(0, 1)
     for together in _side_by_side(weights):
-        products = torch.bmm(x.view(seeds, graphs * nodes, h), together).view(-1, nodes, 3 * h)
+        products = torch.bmm(x.reshape(seeds, graphs * nodes, h), together).view(-1, nodes, 3 * h)
         compared, value, kept = products.split(h, dim=-1)
         x = torch.baddbmm(kept, torch.bmm(compared, x.mT), value)
         x = x * _inverse_norms(x, edges, normalization)
@@ -54,17 +56,22 @@ def efficient_answer(
     seeds, graphs, nodes, width = phi.shape
     phi, gram = phi.flatten(0, 1), batch.gram.flatten(0, 1)
     alpha_v, alpha_q, alpha_k, alpha_r = weights["alphas"].repeat_interleave(graphs, 0)[..., None, None].unbind(2)
-    seen, stay = alpha_k * alpha_q, (1 + alpha_r) * torch.eye(nodes, dtype=phi.dtype)
+    seen, stay = alpha_k * alpha_q, 1 + alpha_r
     layers = weights["alphas"].shape[1]
     for l, together in enumerate(_side_by_side(weights)):
-        products = torch.bmm(phi.view(seeds, graphs * nodes, width), together).view(-1, nodes, 3 * width)
+        products = torch.bmm(phi.reshape(seeds, graphs * nodes, width), together).view(-1, nodes, 3 * width)
         compared, value, kept = products.split(width, dim=-1)
         similarity = torch.baddbmm(seen[:, l] * gram, compared, phi.mT)
-        phi = torch.baddbmm(kept, similarity, value)
+        if l < layers - 1:  # S [V | G] is one product; A G = (1 + alpha_R) G + alpha_V S G, and the same from the right
+            attended, moved = torch.bmm(similarity, torch.cat([value, gram], dim=-1)).split([width, nodes], dim=-1)
+            phi = kept + attended
+            half = torch.addcmul(stay[:, l] * gram, alpha_v[:, l], moved)
+            gram = torch.addcmul(stay[:, l] * half, alpha_v[:, l], torch.bmm(half, similarity.mT))
+            if normalization.incidence == "frobenius":
+                gram = gram * gram.diagonal(dim1=-2, dim2=-1).sum(-1).reciprocal()[:, None, None]
+        else:
+            phi = torch.baddbmm(kept, similarity, value)
         phi = phi * _inverse_norms(phi, 0, normalization)
-        if l < layers - 1:
-            mover = torch.addcmul(stay[:, l], alpha_v[:, l], similarity)
-            gram = normalization.scale_gram(torch.bmm(torch.bmm(mover, gram), mover.mT))
     return phi[..., width // 2 :].unflatten(0, (seeds, graphs))
 
 
@@ -72,6 +79,22 @@ ANSWERS: dict[str, Callable[[Weights, Batch, Normalization], Tensor]] = {
     "dense": dense_answer,
     "efficient": efficient_answer,
 }
+
+
+def loss_and_gradients(
+    model: str, weights: Weights, batch: Batch, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Float[Tensor, " seeds"], dict[str, Tensor]]:
+    """The loss of every seed and the gradient of its log, a few graphs after the other so that they stay in the cache."""
+    leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+    graphs, seeds = batch.gram.shape[1], batch.gram.shape[0]
+    losses, gradients = torch.zeros(seeds, dtype=batch.gram.dtype), [torch.zeros_like(w) for w in leaves.values()]
+    for piece in batch.split(max(AT_ONCE // seeds, 1)):
+        part = loss(ANSWERS[model](leaves, piece, normalization), piece.target) * (piece.gram.shape[1] / graphs)
+        losses += part.detach()
+        for total, g in zip(gradients, torch.autograd.grad(part.sum(), list(leaves.values())), strict=True):
+            total += g
+    by_seed = [g / losses.view(-1, *[1] * (g.ndim - 1)) for g in gradients]
+    return losses, dict(zip(leaves, by_seed, strict=True))
 
 
 def features(weights: Weights, batch: Batch) -> Float[Tensor, "seeds graphs nodes width"]:
@@ -127,7 +150,9 @@ def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:
 
 
 def _inverse_norms(x: Tensor, edges: int, normalization: Normalization) -> Tensor:
-    """One over the norms that the policy sets to one, ``(graphs, 1, features)``: per column first, then over blocks."""
+    """One over the norms that the policy sets to one, to be multiplied with ``[B | Phi]``."""
+    if not edges and normalization.features == "frobenius":
+        return torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).reciprocal()
     columns = x.square().sum(dim=-2, keepdim=True)
     incidence, phi = columns[..., :edges], columns[..., edges:]
     incidence = incidence.sum(-1, keepdim=True) if normalization.incidence == "frobenius" else torch.ones_like(phi[..., :1])

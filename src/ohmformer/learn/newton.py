@@ -4,8 +4,9 @@ One step, on fresh graphs, for every seed at once:
 
     (H + damping diag H) d = -gradient,    H = J^T M J
 
-where J is the Jacobian of the responses h and M the Gauss-Newton matrix of the loss in h (both per graph). The step is
-taken if it lowers the loss on the same graphs; otherwise the damping grows and it is tried again.
+where J is the Jacobian of the responses h and M the Gauss-Newton matrix of the loss in h, both per graph. The step is taken
+if it lowers the loss on the same graphs; otherwise the damping grows and it is tried again. (Accepting steps by graphs they
+have not seen was tried: it is safer at the end and much slower on the way. Larger batches at the end do the same.)
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ LEAST, MOST = 1e-9, 1e6
 def step(
     scalars: Float[Tensor, "seeds layers 10"],
     damping: Float[Tensor, " seeds"],
-    respond: Callable[[Tensor], Tensor],
+    respond: Callable[[Tensor, Tensor], Tensor],
+    eigenvalues: Float[Tensor, "seeds graphs m"],
     target: Float[Tensor, "seeds graphs m"],
     squares: Float[Tensor, "seeds graphs demands m"],
 ) -> tuple[Float[Tensor, "seeds layers 10"], Float[Tensor, " seeds"], Float[Tensor, " seeds"]]:
-    """New scalars, new damping, and the loss before the step; ``respond`` maps scalars (per seed or per graph) to
-    responses.
-    """
-    answer, jacobian = _jacobian(scalars, respond, target.shape[1])
+    """New scalars, new damping, and the loss before the step; ``respond`` is :func:`~ohmformer.learn.scalars.response`."""
+    answer, jacobian = _jacobian(scalars, respond, eigenvalues)
     hessian, gradient = _normal_equations(answer, jacobian, target, squares)
     before = loss(answer, target, squares)
     diagonal = hessian.diagonal(dim1=-2, dim2=-1)
@@ -42,7 +42,7 @@ def step(
     for _ in range(TRIES):
         direction = torch.linalg.solve_ex(hessian + damping[:, None, None] * diagonal, -gradient[..., None])[0]
         candidate = scalars + direction.view_as(scalars)
-        after = loss(respond(candidate[:, None]), target, squares)
+        after = loss(respond(candidate[:, None], eigenvalues), target, squares)
         better = waiting & (after < before)  # false where the step led to NaN
         moved = torch.where(better[:, None, None], candidate, moved)
         damping = torch.where(better, damping * SHRINK, torch.where(waiting, damping * GROW, damping)).clamp(LEAST, MOST)
@@ -53,11 +53,13 @@ def step(
 
 
 def _jacobian(
-    scalars: Float[Tensor, "seeds layers 10"], respond: Callable[[Tensor], Tensor], graphs: int
+    scalars: Float[Tensor, "seeds layers 10"],
+    respond: Callable[[Tensor, Tensor], Tensor],
+    eigenvalues: Float[Tensor, "seeds graphs m"],
 ) -> tuple[Float[Tensor, "seeds graphs m"], Float[Tensor, "seeds graphs m parameters"]]:
     """Responses and their derivatives: a copy of the scalars per graph makes one backward pass per eigenvalue enough."""
-    copies = scalars[:, None].expand(-1, graphs, -1, -1).clone().requires_grad_()
-    answer = respond(copies)
+    copies = scalars[:, None].expand(-1, eigenvalues.shape[1], -1, -1).clone().requires_grad_()
+    answer = respond(copies, eigenvalues)
     columns = [torch.autograd.grad(answer[..., j].sum(), copies, retain_graph=True)[0] for j in range(answer.shape[-1])]
     return answer.detach(), torch.stack(columns, dim=2).flatten(-2)
 

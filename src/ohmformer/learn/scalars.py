@@ -35,7 +35,7 @@ ON_GRAM = [4, 5, 6, 7, 9]
 
 def response(
     scalars: Float[Tensor, "*batch layers 10"], eigenvalues: Float[Tensor, "*graphs m"], *, normalize_incidence: bool
-) -> Float[Tensor, "*graphs m"]:
+) -> Float[Tensor, "*out m"]:
     """``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph."""
     g, p, q = eigenvalues, torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
     layers = scalars.shape[-2]
@@ -53,8 +53,8 @@ def response(
 
 def loss(
     answer: Float[Tensor, "*seeds graphs m"],
-    target: Float[Tensor, "*seeds graphs m"],
-    squares: Float[Tensor, "*seeds graphs demands m"],
+    target: Float[Tensor, "*#seeds graphs m"],
+    squares: Float[Tensor, "*#seeds graphs demands m"],
 ) -> Float[Tensor, "*seeds"]:
     """The loss of responses: ``mean |h c / |h c| - t c / |t c||^2`` for demands whose squared coefficients are ``c^2``.
 

@@ -51,6 +51,12 @@ class Batch:
     """None for eigenvectors, which start from a trained matrix."""
     target: Float[Tensor, "seeds graphs nodes demands"]
 
+    def split(self, graphs: int) -> list[Batch]:
+        """The same in pieces of at most so many graphs a seed."""
+        incidence, gram, target = (x.split(graphs, dim=1) for x in (self.incidence, self.gram, self.target))
+        demands = [None] * len(gram) if self.demands is None else self.demands.split(graphs, dim=1)
+        return [Batch(*parts) for parts in zip(incidence, gram, demands, target, strict=True)]
+
 
 def draw(
     task: str, distribution: GraphDistribution, generators: list[torch.Generator], graphs: int, dtype: torch.dtype

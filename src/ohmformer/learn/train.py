@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from ohmformer.learn import checkpoint, muon, newton, scalars
 from ohmformer.learn.checkpoint import Checkpoint
-from ohmformer.learn.models import ANSWERS, dense_model, efficient_model, features
+from ohmformer.learn.models import dense_model, efficient_model, features, loss_and_gradients
 from ohmformer.learn.setting import Setting
 from ohmformer.learn.start import STARTS, initial_weights
 from ohmformer.learn.tasks import (
@@ -141,7 +142,9 @@ def advance(setting: Setting, state: Mapping[str, Tensor], step: int, steps: int
     """One step: the state after it, and the loss of every seed before it."""
     generators = [generator(seed, step) for seed in setting.all_seeds]
     graphs = setting.samples(step, steps)
-    return (_advance_scalars if setting.scalars else _advance_matrices)(setting, state, step, steps, generators, graphs)
+    run = _advance_scalars if setting.scalars else _advance_matrices
+    state, losses = run(setting, state, step, steps, generators, graphs)
+    return {name: x.contiguous() for name, x in state.items()}, losses  # as they are read back: rounding depends on strides
 
 
 def _advance_scalars(
@@ -159,8 +162,9 @@ def _advance_scalars(
         numbers, damping = _best_start(setting, numbers, damping, values, squares)
     starts = numbers.shape[1]
     values, squares = values.repeat_interleave(starts, 0), squares.repeat_interleave(starts, 0)
+    target = FUNCTIONS[setting.task](values)
     moved, damping, losses = newton.step(
-        numbers.flatten(0, 1), damping.flatten(), _responder(setting, values), FUNCTIONS[setting.task](values), squares
+        numbers.flatten(0, 1), damping.flatten(), _responder(setting), values, target, squares
     )
     best = torch.nan_to_num(losses, math.inf).view(setting.seeds, starts).amin(1)
     return {"weights.scalars": moved.view_as(numbers), "damping": damping.view_as(numbers[..., 0, 0])}, best
@@ -170,32 +174,25 @@ def _best_start(
     setting: Setting, numbers: Tensor, damping: Tensor, values: Tensor, squares: Tensor
 ) -> tuple[Float[Tensor, "seeds 1 layers 10"], Float[Tensor, "seeds 1"]]:
     """The start of each seed with the least loss on these graphs."""
-    answer = _responder(setting, values[:, None])(numbers[:, :, None])
+    answer = _responder(setting)(numbers[:, :, None], values[:, None])
     losses = scalars.loss(answer, FUNCTIONS[setting.task](values)[:, None], squares[:, None])
     best = torch.nan_to_num(losses, math.inf).argmin(1)
     each = torch.arange(len(best))
     return numbers[each, best][:, None], damping[each, best][:, None]
 
 
-def _responder(setting: Setting, values: Tensor) -> Callable[[Tensor], Tensor]:
-    normalize = setting.normalization.incidence == "frobenius"
-    return lambda numbers: scalars.response(numbers, values, normalize_incidence=normalize)
+def _responder(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
+    return partial(scalars.response, normalize_incidence=setting.normalization.incidence == "frobenius")
 
 
 def _advance_matrices(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
     batch = draw(setting.task, setting.distribution, generators, graphs, setting.dtype)
-    weights = {
-        name.removeprefix("weights."): x.detach().requires_grad_()
-        for name, x in state.items()
-        if name.startswith("weights.")
-    }
-    losses = LOSSES[setting.loss](ANSWERS[setting.model](weights, batch, setting.normalization), batch.target)
-    gradients = torch.autograd.grad(losses.log().sum(), list(weights.values()))
-    with torch.no_grad():
-        weights, moments = muon.update(weights, dict(zip(weights, gradients, strict=True)), state, step, steps)
-    return {**{f"weights.{name}": w for name, w in weights.items()}, **moments}, losses.detach()
+    weights = {name.removeprefix("weights."): x for name, x in state.items() if name.startswith("weights.")}
+    losses, gradients = loss_and_gradients(setting.model, weights, batch, setting.normalization, LOSSES[setting.loss])
+    weights, moments = muon.update(weights, gradients, state, step, steps)
+    return {**{f"weights.{name}": w for name, w in weights.items()}, **moments}, losses
 
 
 def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS) -> dict[str, list[Any]]:
