@@ -68,9 +68,8 @@ def test_training_runs_the_librarys_models(setting):
     fast = ANSWERS[setting.model](weights, batch, setting.normalization)
     run = Checkpoint(setting, {f"weights.{name}": w for name, w in weights.items()}, 0, 1, 0.0)
     for seed in range(setting.seeds):
-        own = Batch(
-            *(None if x is None else x[seed : seed + 1] for x in (batch.incidence, batch.gram, batch.demands, batch.target))
-        )
+        demands = None if batch.demands is None else batch.demands[seed, None]
+        own = Batch(batch.incidence[seed, None], batch.gram[seed, None], demands, batch.target[seed, None])
         torch.testing.assert_close(answers(run, seed, own), fast[seed], rtol=1e-9, atol=1e-11)
 
 

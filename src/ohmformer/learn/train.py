@@ -189,7 +189,8 @@ def _advance_matrices(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
     batch = draw(setting.task, setting.distribution, generators, graphs, setting.dtype)
-    weights = {name.removeprefix("weights."): x for name, x in state.items() if name.startswith("weights.")}
+    # in the order of their names: sums over weights are rounded, and a checkpoint has an order of its own
+    weights = {name.removeprefix("weights."): state[name] for name in sorted(state) if name.startswith("weights.")}
     losses, gradients = loss_and_gradients(setting.model, weights, batch, setting.normalization, LOSSES[setting.loss])
     weights, moments = muon.update(weights, gradients, state, step, steps)
     return {**{f"weights.{name}": w for name, w in weights.items()}, **moments}, losses
