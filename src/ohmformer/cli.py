@@ -208,6 +208,7 @@ def demo(
 
 app.command()(learning.learn)
 app.command()(learning.reproduce)
+app.command()(learning.probe)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,27 @@ def reproduce(
                 console.print(f"{name}: {path}")
 
 
+def probe(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or the folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for pictures and table; the run's own unless given.")] = None,
+) -> None:
+    """Ask a trained model what it has become: its spectral response, its distance to the lemma, depth beyond training."""
+    with _one_sentence():
+        import torch
+        from rich.console import Console
+
+        from ohmformer.learn.checkpoint import load
+        from ohmformer.learn.probe import write
+
+        torch.set_num_threads(1)
+        run = load(checkpoint)
+        paths = write(run, out if out is not None else checkpoint if checkpoint.is_dir() else checkpoint.parent)
+        console = Console(stderr=True)
+        for path in paths:
+            console.print(f"probe: {path}")
+        typer.echo(paths[0].read_text(encoding="utf-8"))
+
+
 def _machine() -> str:
     """Date, processor and versions, for a table to say where its numbers come from."""
     import datetime

@@ -23,6 +23,7 @@ from ohmformer.constructions import CubedHeat, GradientDescent, PowerSeriesRoot,
 from ohmformer.constructions.base import Construction
 from ohmformer.families import family
 from ohmformer.graph import Graph
+from ohmformer.learn.findings import findings
 from ohmformer.learn.graphs import ALIASES
 from ohmformer.learn.setting import Setting
 from ohmformer.learn.sweep import Job
@@ -256,6 +257,7 @@ def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], ou
     paths = [save(canvas, out / f"{figure}-{preset}{suffix}") for suffix in (".svg", ".png")]
     straight = rises(results)
     verdict = "Log loss falls at every step of depth, for every curve." if not straight else "Where log loss does not fall:"
+    claims = ["Findings of section 4.1:", "", *(f"- {f}" for f in findings(results)), ""] if figure == "fig2" else []
     seconds = sum(result["seconds"] for result in results.values())
     text = "\n".join(
         [
@@ -263,6 +265,7 @@ def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], ou
             f"Natural logs, means over seeds; {len(results)} settings, {seconds:.0f} s of one core in all. Losses on 4,000 "
             "fresh graphs.", "", f"![Figure {figure[-1]}]({figure}-{preset}.svg)", "", table(figure, results), "", verdict,
             *(f"- {line}" for line in straight), "",
+            *claims,
         ]
     )  # fmt: skip
     path = out / f"{figure}-{preset}.md"

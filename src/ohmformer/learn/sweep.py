@@ -50,8 +50,14 @@ def run_all(
     waiting.sort(key=lambda job: job.steps * job.setting.layers * (job.setting.model == "dense") + 1, reverse=True)
     if watch is not None:
         watch("", len(results), len(results) + len(waiting))
-    finished = _on_ray(waiting, cluster, workers) if cluster is not None else _on_processes(waiting, folder, workers)
-    for job, result in finished if waiting else ():
+    finished = (
+        ()
+        if not waiting
+        else _on_processes(waiting, folder, workers)
+        if cluster is None
+        else _on_ray(waiting, cluster, workers)
+    )
+    for job, result in finished:
         with whole_file(folder / f"{job.name}.json") as temporary:
             temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         results[job] = result
