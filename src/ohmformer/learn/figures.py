@@ -50,14 +50,14 @@ class Preset:
     depths: tuple[int, ...]
     seeds: int
     matrix_steps: int
-    """Muon steps of 100 graphs; eigenvectors get twice as many."""
+    """Muon steps of 100 graphs for every layer; eigenvectors get twice as many."""
     scalar_steps: int
     """Levenberg-Marquardt steps of 100 to 8,000 graphs."""
 
 
 PRESETS = {
-    "quick": Preset((1, 3, 5), 1, 200, 40),
-    "standard": Preset((1, 3, 5, 7, 9), 3, 2500, 300),
+    "quick": Preset((1, 3, 5), 1, 60, 40),
+    "standard": Preset((1, 3, 5, 7, 9), 3, 500, 300),
     "paper": Preset((1, 3, 5, 7, 9), 3, 0, 1000),
 }
 """``paper`` takes the authors' own numbers of steps and graphs for matrices."""
@@ -95,7 +95,7 @@ def _job(preset: str, task: str, graphs: str, model: str, layers: int, init: str
         return Job(setting, size.scalar_steps)
     if preset == "paper":
         return Job(setting, AUTHORS_STEPS[layers])
-    return Job(setting, size.matrix_steps * (2 if task == EIGENVECTORS else 1))
+    return Job(setting, layers * size.matrix_steps * (2 if task == EIGENVECTORS else 1))
 
 
 @lru_cache(maxsize=32)
