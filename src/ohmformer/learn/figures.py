@@ -262,7 +262,7 @@ def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], ou
     text = "\n".join(
         [
             f"# Figure {figure[-1]}, preset {preset}", "", note, "",
-            f"Natural logs, means over seeds; {len(results)} settings, {seconds:.0f} s of one core in all. Losses on 4,000 "
+            f"Natural logs, means over seeds; {len(results)} settings, {seconds:.0f} s of training in all. Losses on 4,000 "
             "fresh graphs.", "", f"![Figure {figure[-1]}]({figure}-{preset}.svg)", "", table(figure, results), "", verdict,
             *(f"- {line}" for line in straight), "",
             *claims,
