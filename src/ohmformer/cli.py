@@ -1,4 +1,4 @@
-"""Linear Transformers that solve graph problems: verify the lemmas, or ask a graph in a file."""
+"""Linear Transformers that solve graph problems: verify the lemmas, ask a graph in a file, or train one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ohmformer.learn import commands as learning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -256,6 +258,11 @@ def demo(
     title = f"One ampere through a bridge: {layers} attention layers, R(0, 5) = {resistance:.4f} Ω"
     figure = draw_circuit(graph, potential[:, 0], injected, title=title, positions=positions)
     console.print(f"picture: {save(figure, out / 'circuit.png')}")
+
+
+app.command()(learning.learn)
+app.command()(learning.reproduce)
+app.command()(learning.probe)
 
 
 if __name__ == "__main__":

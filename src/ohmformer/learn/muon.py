@@ -1,0 +1,73 @@
+"""Training of matrices: Muon, that is steps along the orthogonal factor of the momentum, one for every seed and layer.
+
+    m <- 0.95 m + g,    W <- W - rate U V^T    where  g + 0.95 m = U S V^T
+
+The factor comes from five Newton-Schulz iterations, which linear attention could do as well (Bernstein and Newhouse 2024;
+Jordan et al. 2024). The scalars alpha follow Adam. Gradients of a seed are clipped to norm 1 together. The rate rises for
+a twentieth of the steps and then falls to zero in a straight line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+RATE = 0.02
+ALPHA_RATE = 0.01
+MOMENTUM = 0.95
+BETAS = (0.9, 0.99)
+WARMUP = 0.05
+QUINTIC = (3.4445, -4.7750, 2.0315)
+"""Coefficients of ``a x + b x^3 + c x^5``, which takes singular values from about 0.01 on to near 1 in five rounds."""
+ALPHAS = "alphas"
+
+
+def initial_moments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The optimiser's memory at the beginning, by name."""
+    first = {f"first.{name}": torch.zeros_like(w) for name, w in weights.items()}
+    second = {f"second.{name}": torch.zeros_like(w) for name, w in weights.items() if name == ALPHAS}
+    return first | second
+
+
+def update(
+    weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], moments: Mapping[str, Tensor], step: int, steps: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and memory after step ``step`` (from 0) of ``steps``."""
+    schedule = min((step + 1) / (WARMUP * steps), 1.0) * (1 - step / steps)
+    gradients = _clipped(gradients)
+    new_weights: dict[str, Tensor] = {}
+    new_moments: dict[str, Tensor] = {}
+    for name, g in gradients.items():
+        if name == ALPHAS:
+            first = torch.lerp(g, moments[f"first.{name}"], BETAS[0])
+            second = torch.lerp(g.square(), moments[f"second.{name}"], BETAS[1])
+            corrected = [m / (1 - beta ** (step + 1)) for m, beta in zip((first, second), BETAS, strict=True)]
+            direction = ALPHA_RATE * corrected[0] / (corrected[1].sqrt() + 1e-8)
+            new_moments |= {f"first.{name}": first, f"second.{name}": second}
+        else:
+            first = torch.add(g, moments[f"first.{name}"], alpha=MOMENTUM)
+            direction = RATE * orthogonal_factor(torch.add(g, first, alpha=MOMENTUM))
+            new_moments[f"first.{name}"] = first
+        new_weights[name] = weights[name] - schedule * direction
+    return new_weights, new_moments
+
+
+def orthogonal_factor(x: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
+    """``U V^T`` of ``x = U S V^T``, roughly: singular values end between 0.7 and 1.2."""
+    a, b, c = QUINTIC
+    x = x / (x.square().sum(dim=(-2, -1), keepdim=True).sqrt() + 1e-20)
+    for _ in range(5):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
+
+
+def _clipped(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients of every seed scaled to a norm of at most 1; a seed whose gradient is not finite stands still."""
+    square = sum(g.square().flatten(1).sum(1) for g in gradients.values())
+    assert isinstance(square, Tensor)
+    factor = torch.where(square.isfinite(), square.clamp(min=1.0).rsqrt(), 0.0)
+    return {name: torch.nan_to_num(g, 0.0, 0.0, 0.0) * factor.view(-1, *[1] * (g.ndim - 1)) for name, g in gradients.items()}

@@ -1,0 +1,85 @@
+"""Levenberg-Marquardt for the scalars: the loss is a sum of squares in a few dozen numbers.
+
+One step, on fresh graphs, for every seed at once:
+
+    (H + damping diag H) d = -gradient,    H = J^T M J
+
+where J is the Jacobian of the responses h and M the Gauss-Newton matrix of the loss in h, both per graph. The step is taken
+if it lowers the loss on the same graphs; otherwise the damping grows and it is tried again. (Accepting steps by graphs they
+have not seen was tried: it is safer at the end and much slower on the way. Larger batches at the end do the same.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.learn.scalars import loss
+
+TRIES = 8
+SHRINK, GROW = 1 / 3, 4.0
+LEAST, MOST = 1e-9, 1e6
+
+
+def step(
+    scalars: Float[Tensor, "seeds layers 10"],
+    damping: Float[Tensor, " seeds"],
+    respond: Callable[[Tensor, Tensor], Tensor],
+    eigenvalues: Float[Tensor, "seeds graphs m"],
+    target: Float[Tensor, "seeds graphs m"],
+    squares: Float[Tensor, "seeds graphs demands m"],
+) -> tuple[Float[Tensor, "seeds layers 10"], Float[Tensor, " seeds"], Float[Tensor, " seeds"]]:
+    """New scalars, new damping, and the loss before the step; ``respond`` is :func:`~ohmformer.learn.scalars.response`."""
+    answer, jacobian = _jacobian(scalars, respond, eigenvalues)
+    hessian, gradient = _normal_equations(answer, jacobian, target, squares)
+    before = loss(answer, target, squares)
+    diagonal = hessian.diagonal(dim1=-2, dim2=-1)
+    diagonal = torch.diag_embed(diagonal + 1e-9 * diagonal.amax(-1, keepdim=True))
+    moved, waiting = scalars, torch.ones_like(before, dtype=torch.bool)
+    for _ in range(TRIES):
+        direction = torch.linalg.solve_ex(hessian + damping[:, None, None] * diagonal, -gradient[..., None])[0]
+        candidate = scalars + direction.view_as(scalars)
+        after = loss(respond(candidate[:, None], eigenvalues), target, squares)
+        better = waiting & (after < before)  # false where the step led to NaN
+        moved = torch.where(better[:, None, None], candidate, moved)
+        damping = torch.where(better, damping * SHRINK, torch.where(waiting, damping * GROW, damping)).clamp(LEAST, MOST)
+        waiting = waiting & ~better
+        if not waiting.any():
+            break
+    return moved, damping, before
+
+
+def _jacobian(
+    scalars: Float[Tensor, "seeds layers 10"],
+    respond: Callable[[Tensor, Tensor], Tensor],
+    eigenvalues: Float[Tensor, "seeds graphs m"],
+) -> tuple[Float[Tensor, "seeds graphs m"], Float[Tensor, "seeds graphs m parameters"]]:
+    """Responses and their derivatives: a copy of the scalars per graph makes one backward pass per eigenvalue enough."""
+    copies = scalars[:, None].expand(-1, eigenvalues.shape[1], -1, -1).clone().requires_grad_()
+    answer = respond(copies, eigenvalues)
+    columns = [torch.autograd.grad(answer[..., j].sum(), copies, retain_graph=True)[0] for j in range(answer.shape[-1])]
+    return answer.detach(), torch.stack(columns, dim=2).flatten(-2)
+
+
+def _normal_equations(
+    answer: Float[Tensor, "seeds graphs m"],
+    jacobian: Float[Tensor, "seeds graphs m parameters"],
+    target: Float[Tensor, "seeds graphs m"],
+    squares: Float[Tensor, "seeds graphs demands m"],
+) -> tuple[Float[Tensor, "seeds parameters parameters"], Float[Tensor, "seeds parameters"]]:
+    """Gauss-Newton matrix and half the gradient, summed over graphs and demands.
+
+    For one demand let ``N = |h c|``, ``T = |t c|`` and ``a = c^2 h / N^2``. In h the residual's Jacobian gives
+    ``M = diag(c^2) / N^2 - a a^T`` and the gradient ``a cos - c^2 t / (N T)``.
+    """
+    h, t = answer[..., None, :], target[..., None, :]
+    size_h, size_t = ((squares * x.square()).sum(-1, keepdim=True).sqrt() for x in (h, t))
+    cosine = (squares * h * t).sum(-1, keepdim=True) / (size_h * size_t)
+    a = squares * h / size_h.square()
+    middle = torch.diag_embed((squares / size_h.square()).sum(-2)) - a.mT @ a
+    slope = (a * cosine - squares * t / (size_h * size_t)).sum(-2)
+    flat = jacobian.flatten(1, 2)
+    return flat.mT @ (middle @ jacobian).flatten(1, 2), (flat.mT @ slope.flatten(1)[..., None])[..., 0]

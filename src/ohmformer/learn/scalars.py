@@ -1,0 +1,101 @@
+"""The efficient model where every block is a multiple of the identity, on eigenvalues: what training from a lemma moves in.
+
+**Why multiples of the identity are enough.** Demands are independent, and as likely as their negatives. Permuting demands,
+or flipping their signs, changes neither the data nor the loss, so at weights that commute with such changes the expected
+gradient commutes with them too; and a matrix that commutes with all permutations and sign flips is a multiple of the
+identity. The constructions have such blocks, and similarities of features (``W^Q``, ``W^K`` on Phi) that are zero, where
+their gradient is zero. So gradient descent from a construction stays within ten numbers a layer, whatever the number of
+demands.
+
+**Why eigenvalues are enough.** With such blocks the state is ``p(L) psi`` and ``q(L) psi``, and ``G`` a function of ``L``:
+
+    [p; q] <- (I + W_R) [p; q] + g W_V [p; q],     g <- (1 + alpha_R + alpha_V g)^2 g,  divided by its sum over the spectrum
+
+on each eigenvalue, with 2 x 2 matrices ``W_R`` and ``W_V``. The norm of Phi only scales p and q together and cancels in the
+loss; demands are isotropic, so in the eigenbasis they are Gaussian numbers, of which the loss needs the squares alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.transformer.blocks import INCIDENCE, Coefficient, Head, Layer, Program, similarity
+from ohmformer.transformer.normalize import Normalization
+
+DEMAND, ANSWER = "demand", "answer"
+PAIRS = ((DEMAND, DEMAND), (DEMAND, ANSWER), (ANSWER, DEMAND), (ANSWER, ANSWER))
+WIDTH = 10
+"""Numbers a layer: W_R by ``PAIRS``, W_V by ``PAIRS``, alpha_R, alpha_V. ``alpha_Q = alpha_K = 1`` loses nothing."""
+
+ON_GRAM = [4, 5, 6, 7, 9]
+"""Those that multiply ``G``."""
+
+
+def response(
+    scalars: Float[Tensor, "*batch layers 10"], eigenvalues: Float[Tensor, "*graphs m"], *, normalize_incidence: bool
+) -> Float[Tensor, "*out m"]:
+    """``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph."""
+    g, p, q = eigenvalues, torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
+    layers = scalars.shape[-2]
+    for l in range(layers):
+        r00, r01, r10, r11, v00, v01, v10, v11, a_r, a_v = scalars[..., l, :, None].unbind(-2)
+        p, q = p + (r00 + g * v00) * p + (r01 + g * v01) * q, q + (r10 + g * v10) * p + (r11 + g * v11) * q
+        size = (p.square() + q.square()).sum(-1, keepdim=True).detach().rsqrt()
+        p, q = p * size, q * size
+        if l < layers - 1:
+            g = (1 + a_r + a_v * g).square() * g
+            if normalize_incidence:
+                g = g / g.sum(-1, keepdim=True)
+    return q
+
+
+def loss(
+    answer: Float[Tensor, "*seeds graphs m"],
+    target: Float[Tensor, "*#seeds graphs m"],
+    squares: Float[Tensor, "*#seeds graphs demands m"],
+) -> Float[Tensor, "*seeds"]:
+    """The loss of responses: ``mean |h c / |h c| - t c / |t c||^2`` for demands whose squared coefficients are ``c^2``.
+
+    Squares summed over the demands of a graph give the Frobenius loss.
+    """
+    h, t = answer[..., None, :], target[..., None, :]
+    size_h, size_t = ((squares * x.square()).sum(-1, keepdim=True).sqrt() for x in (h, t))
+    return (squares * (h / size_h - t / size_t).square()).sum(-1).mean(dim=(-2, -1))
+
+
+def to_program(scalars: Float[Tensor, "layers 10"], normalization: Normalization) -> Program:
+    """The weights by named blocks: an efficient Transformer for any number of nodes, edges and demands."""
+
+    def layer(row: list[float]) -> Layer:
+        skip: dict[tuple[str, str], Coefficient] = dict(zip(PAIRS, row[:4], strict=True))
+        value: dict[tuple[str, str], Coefficient] = dict(zip(PAIRS, row[4:8], strict=True))
+        pair = (INCIDENCE, INCIDENCE)
+        return Layer((Head(value | {pair: row[9]}, **similarity(INCIDENCE)),), skip | {pair: row[8]})
+
+    blocks = {INCIDENCE: "edges", DEMAND: "demands", ANSWER: "demands"}
+    return Program(blocks, [layer(row) for row in scalars.tolist()], normalization)
+
+
+def from_program(program: Program) -> Float[Tensor, "layers 10"]:
+    """The numbers of a construction with two blocks, the first given and the second its answer, one head a layer."""
+    _, demand, answer = program.blocks
+    pairs = [(t, s) for t in (demand, answer) for s in (demand, answer)]
+
+    def row(layer: Layer) -> list[float]:
+        (head,) = layer.heads
+        return [
+            *(_number(layer.skip.get(x, 0.0)) for x in pairs),
+            *(_number(head.value.get(x, 0.0)) for x in pairs),
+            0.0,
+            0.0,
+        ]
+
+    return torch.tensor([row(layer) for layer in program.layers], dtype=torch.float64)
+
+
+def _number(coefficient: Coefficient) -> float:
+    if not isinstance(coefficient, int | float):
+        raise ValueError("expected blocks that are multiples of the identity, got a diagonal or a matrix")
+    return float(coefficient)
