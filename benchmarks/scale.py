@@ -34,7 +34,7 @@ def layer_cost(
         layers = max(3, min(40, 10**7 // m))
 
         def ours(x=x, step=step, layers=layers, construction=construction) -> None:
-            for panel in x.split(sparse.PANEL, dim=1):
+            for panel in x.split(sparse.panel_width(len(x)), dim=1):
                 sparse.chebyshev_round(step, panel.contiguous(), construction, layers)
 
         single = scaled.laplacian.float()

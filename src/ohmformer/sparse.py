@@ -28,7 +28,7 @@ from ohmformer.graph import Graph, Spectrum
 LARGEST = 2.0
 """No eigenvalue of a normalised Laplacian is larger."""
 PANEL = 32
-"""Demands that are taken through the layers together."""
+"""Demands that are taken through the layers together, more on graphs so small that the cache holds more."""
 ROWS = 2**14
 """Nodes of which a layer's result is made at once."""
 
@@ -204,6 +204,11 @@ _PREPARED: WeakKeyDictionary[Graph, tuple[int, Scaled, Extremes]] = WeakKeyDicti
 # ---------------------------------------------------------------------------------------------------- layers and rounds
 
 
+def panel_width(nodes: int) -> int:
+    """How many demands to take together: at least :data:`PANEL`, and as many as 16 MB hold."""
+    return max(PANEL, min(8 * PANEL, 2**22 // max(nodes, 1)))
+
+
 def chebyshev_round(
     step: RowBlocks, demand: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int, tell: Tell | None = None
 ) -> tuple[Float[Tensor, "nodes k"], int]:
@@ -280,7 +285,7 @@ def solve(
 
     step = scaled.step(Chebyshev(spectrum).gamma, torch.float32)
     try:
-        for columns in torch.arange(demands.shape[1]).split(PANEL):
+        for columns in torch.arange(demands.shape[1]).split(panel_width(len(demands))):
             part = slice(int(columns[0]), int(columns[-1]) + 1)
             psi, phi, layers = demands[:, part], potentials[:, part], 0
             left, worst = psi, float(residual[part].max())
