@@ -40,7 +40,7 @@ def lemma(setting: Setting) -> Construction:
 @lru_cache(maxsize=64)
 def sampled_spectrum(distribution: GraphDistribution) -> Spectrum:
     """The smallest and largest nonzero eigenvalue among 1,000 graphs."""
-    incidence = distribution.incidence(1000, generator(0, 0, "test"))
+    incidence = distribution.incidence(1000, generator(0, 0, "start"))
     values = torch.linalg.eigvalsh(incidence @ incidence.mT)[:, 1:]
     return Spectrum(float(values.min()), float(values.max()))
 
