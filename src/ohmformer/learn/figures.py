@@ -166,6 +166,9 @@ def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured:
         colour, style = colours.get(graphs, "tab:green"), "-" if init == "random" else "--"
         depths = [depth for depth, _ in points]
         label = f"{graphs.upper()}, from {'random weights' if init == 'random' else 'the lemma'}"
+        label += (
+            ", B as it is" if any(job.setting.normalize == "features" for job in results if _is(job, graphs, init)) else ""
+        )
         axis.plot(depths, [sum(v) / len(v) for _, v in points], style, color=colour, marker="o", label=label)
         for depth, values in points:
             axis.plot([depth] * len(values), values, ".", color=colour, alpha=0.4)
@@ -183,6 +186,10 @@ def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured:
     axis.set(title=title, xlabel="layers", ylabel=f"{measured.replace('_', ' ')} (natural)", xticks=depths)
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
+
+
+def _is(job: Job, graphs: str, init: str) -> bool:
+    return (job.setting.graphs, job.setting.init) == (graphs, init)
 
 
 def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int, graphs: str) -> None:
