@@ -65,10 +65,11 @@ def main() -> None:
         "steps",
         "graphs a seed",
     ]
+    budgets = ", ".join(f"{seconds:.0f} s at {layers} layers" for layers, seconds in BUDGETS.items())
     notes = (
         "Natural logs of the paper's loss (per demand), means of seeds 0, 1, 2 on 4,000 fresh graphs. One thread a setting, "
-        f"{arguments.processes} settings side by side; budgets of {', '.join(f'{s:.0f} s at {l}' for l, s in BUDGETS.items())} "
-        "layers. Every seed starts from twelve disturbed copies of the lemma. Heat leaves B as it is, the others follow the paper."
+        f"{arguments.processes} settings side by side; budgets of {budgets}. Every seed starts from twelve disturbed "
+        "copies of the lemma. Heat leaves B as it is, the others follow the paper."
     )
     print(write_table("learn_depths", "Trained from a lemma, within seconds", header, rows, notes=notes))
 
