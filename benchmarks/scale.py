@@ -1,11 +1,10 @@
-"""How the sparse engine grows: the cost of a layer, peak memory, and all edge resistances of a large graph."""
+"""How the sparse engine grows: the cost of a layer and peak memory."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import multiprocessing
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -89,31 +88,11 @@ def memory(nodes: int, edges: int, demands: int) -> list[str]:
     return [question, f"{given:.0f} MB", f"{block:.0f} MB", f"{used:.0f} MB", f"{used / (given + 4 * block):.2f}"]
 
 
-def edge_resistances(nodes: int, edges: int, eps: float, sample: int) -> list[str]:
-    """All edge resistances by random projection, and how far a sample of them is from exact solves."""
-    graph = random_graph(nodes, edges, seed=0)
-    start = time.perf_counter()
-    answer = ohm.effective_resistance(graph, eps=eps)
-    took = time.perf_counter() - start
-    chosen = torch.as_tensor(np.random.default_rng(1).choice(graph.num_edges, sample, replace=False))
-    exact = ohm.effective_resistance(graph, graph.edge_index.t()[chosen], tol=1e-9).value
-    error = (answer.value[chosen] / exact - 1).abs()
-    return [
-        f"{graph.num_edges:,} edges",
-        f"{eps:g}",
-        answer.note,
-        f"{took:.0f} s",
-        f"{float(error.max()):.3f}",
-        f"{float(error.mean()):.3f}",
-    ]
-
-
 def main() -> None:
     """Measure, print, and write results/scale.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--largest", type=int, default=10**7)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--eps", type=float, default=0.1)
     parser.add_argument("--nodes", type=int, default=200_000)
     parser.add_argument("--edges", type=int, default=1_000_000)
     arguments = parser.parse_args()
@@ -129,14 +108,10 @@ def main() -> None:
     print("slopes", *slopes, flush=True)
     held = memory(arguments.nodes, arguments.edges, 64)
     print("  ".join(held), flush=True)
-    estimate = edge_resistances(arguments.nodes, arguments.edges, arguments.eps, 200)
-    print("  ".join(estimate), flush=True)
     text = [
         f"Slope of log time against log edges: {' and '.join(slopes)}.\n",
         "| solve | input | one nodes x demands block | peak | peak / (input + 4 blocks) |\n|---|---|---|---|---|",
         f"| {' | '.join(held)} |\n",
-        "| all edge resistances | eps | how | took | largest error in 200 edges | mean error |\n|---|---|---|---|---|---|",
-        f"| {' | '.join(estimate)} |",
     ]
     header = ["graph", "edges", "nodes", "a layer", "a CSR product", "ratio"]
     title = "How the sparse engine grows: 64 demands in float32 on random weighted graphs"

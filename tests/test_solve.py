@@ -471,6 +471,17 @@ def _answer_or_refusal(ask):
 @settings(max_examples=100)
 @given(anything())
 def test_no_graph_gives_nan_or_an_undocumented_error(g):
+    ask_everything(g)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(anything())
+def test_no_graph_of_a_thousand_gives_nan_or_an_undocumented_error(g):
+    ask_everything(g)
+
+
+def ask_everything(g: Graph) -> None:
     psi = g.center(torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64))
     x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64)
     for ask in (
@@ -478,7 +489,9 @@ def test_no_graph_gives_nan_or_an_undocumented_error(g):
         lambda: ohm.electric_flow(g, psi, center=True),
         lambda: ohm.effective_resistance(g),
         lambda: ohm.effective_resistance(g, "all"),
+        lambda: ohm.kirchhoff_index(g),
         lambda: ohm.resistive_embedding(g),
+        lambda: ohm.resistive_embedding(g, 4),
         lambda: ohm.heat_kernel(g, 0.5, x),
         lambda: ohm.eigenvectors(g, 20),
     ):
