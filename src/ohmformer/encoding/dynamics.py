@@ -51,8 +51,8 @@ class Layer:
 def unit(phi: Float[Tensor, "graphs columns nodes"], channels: int) -> Float[Tensor, "graphs columns nodes"]:
     """Every channel divided by its norm."""
     grouped = phi.reshape(phi.shape[0], channels, -1) if phi.shape[1] != channels else phi
-    scale = torch.linalg.vecdot(grouped, grouped).add_(TINY).rsqrt_()
-    return (grouped * scale[:, :, None]).view_as(phi)
+    scale = grouped.square().sum(-1, keepdim=True).add(TINY).rsqrt()
+    return (grouped * scale).view_as(phi)
 
 
 def inverse_root(degree: Tensor, floor: float = 0.0) -> Tensor:
@@ -96,6 +96,11 @@ def _plus(base: Tensor, scale: Any, a: Tensor, b: Tensor) -> Tensor:
     return torch.baddbmm(base * scale, a, b)
 
 
+def _sum(x: Tensor, a: Any, y: Tensor, b: Any) -> Tensor:
+    """``a x + b y``."""
+    return torch.mul(y, b).add_(x, alpha=a) if isinstance(a, float) else x * a + y * b
+
+
 # ---------------------------------------------------------------------------------------------------- B evolving
 
 
@@ -103,18 +108,22 @@ class GramState:
     """B as ``G = B B^T``: no edge axis. The degrees of D are the diagonal of G."""
 
     def __init__(self, seen: Float[Tensor, "graphs width width"], degree: Float[Tensor, "graphs width"]) -> None:
-        root = (degree / degree.sum(1, keepdim=True).clamp(min=TINY)).sqrt()
+        share = degree / degree.sum(1, keepdim=True).clamp(min=TINY)
+        root = share * inverse_root(share)  # the square root, whose gradient at zero is finite this way
         self.gram = root[:, :, None] * seen * root[:, None, :]
         self.seen = seen
 
     def move(self, mover: Float[Tensor, "graphs width width"]) -> None:
         """``G <- A G A / trace``. By Cauchy and Schwarz no entry of N exceeds 1; rounding is clipped to that."""
         gram = mover @ self.gram @ mover
-        degree = gram.diagonal(dim1=1, dim2=2)
-        trace = degree.sum(1)
-        self.gram = gram / (trace + TINY)[:, None, None]
+        scale = (gram.diagonal(dim1=1, dim2=2).sum(1) + TINY).reciprocal()[:, None, None]
+        self.gram = gram * scale if gram.requires_grad else gram.mul_(scale)
         root = inverse_root(self.gram.diagonal(dim1=1, dim2=2), TINY)
-        self.seen = (root[:, :, None] * self.gram * root[:, None, :]).clamp(-1, 1)
+        seen = self.gram * root[:, :, None]
+        if seen.requires_grad:
+            self.seen = (seen * root[:, None, :]).clamp(-1, 1)
+        else:
+            self.seen = seen.mul_(root[:, None, :]).clamp_(-1, 1)
 
 
 class IncidenceState:
@@ -142,12 +151,15 @@ def evolving_layers(
     """Phi after all layers, with B moved by every layer but the last, whose B nobody reads."""
     for l, layer in enumerate(layers):
         seen = state.seen
-        similarity = (phi * _column(layer.product, phi)).mT @ phi
+        similarity = torch.bmm((phi * _column(layer.product, phi)).mT, phi)
         if l + 1 < len(layers):
-            mover = seen * layer.b_gram + similarity * layer.b_phi
-            mover = mover + layer.b_skip * torch.eye(seen.shape[1], dtype=seen.dtype, device=seen.device)
+            mover = _sum(seen, layer.b_gram, similarity, layer.b_phi)
+            if isinstance(layer.b_skip, float):
+                mover.diagonal(dim1=1, dim2=2).add_(layer.b_skip)
+            else:
+                mover = mover + layer.b_skip * torch.eye(seen.shape[1], dtype=seen.dtype, device=seen.device)
             state.move(mover)
-        similarity = seen * layer.gram + similarity * layer.phi
+        similarity = _sum(seen, layer.gram, similarity, layer.phi)
         phi = unit(_plus(phi, layer.skip, phi * _column(layer.value, phi), similarity), len(layer.value))
     return phi
 
@@ -226,7 +238,7 @@ def sparse_layers(
             square = gram.diagonal(dim1=1, dim2=2).reshape(graphs.graphs, -1, repeats).sum(-1)
             scale = square.add(TINY).rsqrt().repeat_interleave(repeats, dim=1)
         else:
-            scale = torch.ones(1, columns, dtype=phi.dtype, device=phi.device)
+            scale = phi.new_ones(graphs.graphs, columns)
         # Phi <- N Phi diag(turn) + Phi mix, both on columns that are scaled first
         mix = scale[:, :, None] * (
             layer.skip * eye + (product * layer.phi)[:, None] * (scale[:, :, None] * gram * scale[:, None, :]) * value

@@ -54,7 +54,7 @@ class Pairs:
     @cached_property
     def off_diagonal(self) -> Float[Tensor, " pairs"]:
         """The entry of ``N = D^-1/2 L D^-1/2`` that each pair adds to, on both sides of the diagonal."""
-        return -self.weight * self.root[self.u] * self.root[self.v]
+        return -self.weight * self.root.index_select(0, self.u) * self.root.index_select(0, self.v)
 
     @cached_property
     def diagonal(self) -> Float[Tensor, " nodes"]:
@@ -98,7 +98,7 @@ def read_pairs(
         graphs = int(batch[-1]) + 1 if nodes else 0
         if bool((batch.diff() < 0).any()):
             raise ValueError("expected batch in ascending order, as PyG's Batch makes it")
-        if bool((batch[u] != batch[v]).any()):
+        if bool((batch.index_select(0, u) != batch.index_select(0, v)).any()):
             raise ValueError("expected every edge within one graph of the batch, found one between two graphs")
     loop = u == v
     if edge_weight is None:
@@ -144,9 +144,15 @@ class SmallGraphs:
     def of(cls, pairs: Pairs) -> SmallGraphs:
         """Scatter the entries of N into the buckets' buffer."""
         buckets = Buckets(pairs.graph)
-        node = torch.arange(pairs.graph.num_nodes, device=pairs.u.device)
-        at = buckets.index
-        place = torch.cat([at(pairs.u, pairs.v), at(pairs.v, pairs.u), at(node, node)])
+        graph = pairs.graph
+        node = torch.arange(graph.num_nodes, device=pairs.u.device)
+        slot = node - graph.graph_offsets.index_select(0, graph.batch)
+        diagonal = buckets.index(node, node)
+        row = diagonal - slot
+        u, v = pairs.u, pairs.v
+        there = row.index_select(0, u) + slot.index_select(0, v)
+        back = row.index_select(0, v) + slot.index_select(0, u)
+        place = torch.cat([there, back, diagonal])
         value = torch.cat([pairs.off_diagonal, pairs.off_diagonal, pairs.diagonal])
         return cls(pairs, buckets, value.new_zeros(buckets.entries).index_add(0, place, value))
 

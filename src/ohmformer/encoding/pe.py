@@ -146,6 +146,7 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
 
     # ------------------------------------------------------------------------------------------------ forward
 
+    @torch.compiler.disable  # how a batch is cut into blocks depends on its sizes: a compiled model calls this as it is
     def forward(
         self,
         edge_index: Int[Tensor, "2 edges"],
