@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ohmformer.encoding.commands import encode, pretrain
+
 if TYPE_CHECKING:
     from ohmformer.verify import Verification
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
+app.command()(encode)
+app.command()(pretrain)
 
 
 @app.command()

@@ -37,7 +37,8 @@ def graph_of(data: Data) -> Graph:
     return Graph.from_pyg(data, conductance="edge_weight" if "edge_weight" in data else None).to("cpu", torch.float64)
 
 
-def _matrix(graph: Graph, matrix: Tensor) -> Float[Tensor, "graphs width width"]:
+def _matrix(graph: Graph, matrix: Tensor) -> Float[Tensor, "graphs width columns"]:
+    """With a graph axis, also for a single graph."""
     return matrix if graph.batched else matrix[None]
 
 
@@ -149,7 +150,7 @@ class AddEigenvectorPE(BaseTransform):
         return add_node_attr(data, vectors[graph.batch, _place(graph)].float(), self.attr_name)
 
 
-def _add_edge_attr(data: Data, value: Float[Tensor, "edges 1"], attr_name: str | None) -> Data:
+def _add_edge_attr(data: Data, value: Float[Tensor, "edges k"], attr_name: str | None) -> Data:
     value = value.to(data.edge_index.device if data.edge_index is not None else "cpu")
     if attr_name is None:
         old = data.edge_attr
