@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch_geometric.transforms as T
@@ -35,7 +37,7 @@ def molecules(path: Path | None, count: int) -> list[Data]:
     return [g for g in graphs if (g.num_nodes or 0) > 7]  # with fewer nodes PyG's transform fails
 
 
-def eigh(batch: Batch) -> None:
+def eigh(batch: Any) -> None:
     """LAPACK on the normalised Laplacians of all graphs, in padded blocks of like size."""
     pairs = read_pairs(batch.edge_index, None, batch.batch, batch.num_nodes, l1=False, dtype=torch.float32)
     graphs = SmallGraphs.of(pairs)
@@ -43,7 +45,7 @@ def eigh(batch: Batch) -> None:
         torch.linalg.eigh(block.of(graphs.buffer))
 
 
-def graphs_of_size(nodes: int, total: int) -> Batch:
+def graphs_of_size(nodes: int, total: int) -> Any:
     """Tree-like graphs of the density of molecules: each node hangs on one of the four before it, and a tenth on two."""
     draw = torch.Generator().manual_seed(nodes)
     graphs = []
@@ -54,7 +56,7 @@ def graphs_of_size(nodes: int, total: int) -> Batch:
         far = (extra - 5).clamp(min=0)
         index = torch.stack([torch.cat([u, far[far < extra]]), torch.cat([v, extra[far < extra]])])
         graphs.append(Data(edge_index=torch.cat([index, index.flip(0)], dim=1), num_nodes=nodes))
-    return Batch.from_data_list(graphs)
+    return Batch.from_data_list([*graphs])
 
 
 @torch.no_grad()
@@ -67,14 +69,16 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     graphs = molecules(arguments.smiles, arguments.count)
-    batch = Batch.from_data_list(graphs)
+    batch: Any = Batch.from_data_list([*graphs])
     few = graphs[:200]
     models = {
         f"phi0={phi0}, B {'evolving' if evolve else 'fixed'}": LinearTransformerPE(8, phi0=phi0, evolve=evolve).eval()
         for phi0 in ("random", "diagonal")
         for evolve in (False, True)
     }
-    candidates = {name: lambda m=m: m(batch.edge_index, None, batch.batch, batch.num_nodes) for name, m in models.items()}
+    candidates: dict[str, Callable[[], Any]] = {
+        name: lambda m=m: m(batch.edge_index, None, batch.batch, batch.num_nodes) for name, m in models.items()
+    }
     candidates["batched torch.linalg.eigh, in blocks of like size"] = lambda: eigh(batch)
     instead = {
         "AddLaplacianEigenvectorPE(6)": T.AddLaplacianEigenvectorPE(6, attr_name="pe"),
@@ -92,7 +96,9 @@ def main() -> None:
         for name, us in each.items()
     ]  # fmt: skip
     header = ["encoding, 9 layers, 8 dimensions", "us a graph", "times PyG's", "times PyG's, undirected", "times eigh"]
-    notes = f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200."
+    notes = (
+        f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200."
+    )
     print("\n".join("  ".join(row) for row in rows))
     print(write_table("encoding", "Encoding molecules", header, rows, notes=notes))
 

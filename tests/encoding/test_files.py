@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -21,9 +22,9 @@ from ohmformer.encoding import (
     AddResistiveEmbeddingPE,
     LinearTransformerPE,
     PairwiseBias,
+    bulk,
     pairwise,
 )
-from ohmformer.encoding import bulk
 from ohmformer.encoding.pretrain import GraphTable, Settings, evaluate, pretrain, subspace_iteration
 from ohmformer.encoding.transforms import graph_of
 from tests.encoding.molecules import batch_of, molecules
@@ -92,7 +93,7 @@ TRANSFORMS = (
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: type(t).__name__)
 def test_transforms_add_their_attribute_to_any_graph(transform):
-    lonely = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=2)
+    lonely: Any = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=2)
     for data in (molecules(3)[-1], batch_of(molecules(4)), lonely):
         out = transform(data)
         value = out[transform.attr_name]

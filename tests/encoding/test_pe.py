@@ -81,7 +81,9 @@ def test_diagonal_start_reads_the_diagonal_of_a_function_of_the_laplacian():
         model.readout.copy_(torch.eye(8))
         found = encode(model, data)
         degree = torch.bincount(data.edge_index[0], minlength=n).double()
-        a = torch.zeros(n, n, dtype=torch.float64).index_put((data.edge_index[0], data.edge_index[1]), torch.tensor(1.0).double())
+        a = torch.zeros(n, n, dtype=torch.float64).index_put(
+            (data.edge_index[0], data.edge_index[1]), torch.tensor(1.0).double()
+        )
         values, vectors = torch.linalg.eigh(torch.eye(n) - a / (degree[:, None] * degree).sqrt())
         f = torch.ones(8, n, dtype=torch.float64) / n**0.5  # the function of every channel, on the spectrum
         for layer in model._layers():

@@ -49,7 +49,9 @@ def encoder(name: str) -> Encode:
     transform = FIXED[name]() if name in FIXED else transforms.AddLinearTransformerPE(name, "pe")
 
     def encode(graphs: list[Data]) -> list[Tensor]:
-        return list(transform(Batch.from_data_list(graphs)).pe.split([g.num_nodes or 0 for g in graphs])) if graphs else []
+        return (
+            list(transform(Batch.from_data_list([*graphs])).pe.split([g.num_nodes or 0 for g in graphs])) if graphs else []
+        )
 
     return encode
 

@@ -90,7 +90,7 @@ def encode(
     typer.echo(f"{rows - bad} graphs in {out}, {bad} that could not be read in {out.with_suffix('.bad.csv')}")
 
 
-def _bar(name: str):  # noqa: ANN202, the type is rich's, which is imported late
+def _bar(name: str):
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

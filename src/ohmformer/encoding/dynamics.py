@@ -187,8 +187,8 @@ class SparseGraphs:
         """``N Phi``, a sum of weighted rows for every row."""
         return _SymmetricProduct.apply(phi, self.value, self)  # pyright: ignore[reportReturnType]
 
-    def sum_over_graphs(self, x: Float[Tensor, "chunks *rest"]) -> Float[Tensor, "graphs *rest"]:
-        """Chunks added up to graphs."""
+    def sum_over_graphs(self, x: Tensor) -> Tensor:
+        """``(chunks, ...)`` added up to ``(graphs, ...)``."""
         if self.graphs == 1:
             return x.sum(0, keepdim=True)
         return x.new_zeros(self.graphs, *x.shape[1:]).index_add(0, self.chunk_graph, x)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch_geometric.graphgym import register
 from torch_geometric.graphgym.config import cfg
-from yacs.config import CfgNode
+from yacs.config import CfgNode  # pyright: ignore[reportMissingImports]
 
 from ohmformer.encoding.pe import LinearTransformerPE
 
@@ -40,7 +40,7 @@ def options(cfg: CfgNode) -> None:
 
 
 class OhmPE(nn.Module):
-    """Appends the learned encoding to ``batch.x``, which is first mapped to ``dim_emb - dim_pe`` unless ``expand_x=False``."""
+    """Appends the learned encoding to ``batch.x``, first mapped to ``dim_emb - dim_pe`` unless ``expand_x=False``."""
 
     def __init__(self, dim_emb: int, expand_x: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From PyG's ``edge_index``, ``edge_weight`` and ``batch`` to what the layers read: blocks of small graphs, CSR for large ones.
+"""From PyG's ``edge_index``, ``edge_weight`` and ``batch`` to what the layers read: dense blocks, or CSR for large graphs.
 
 Weights are conductances, as PyG's Laplacian reads them. Every listed pair counts for both of its directions and parallel
 pairs add up, so it does not matter whether all edges are listed in both directions or all once, nor in which order: degree
@@ -68,7 +68,6 @@ class Pairs:
         return torch.where(square > 0, inverse_root(square), 1.0)
 
 
-@torch.compiler.disable
 def read_pairs(
     edge_index: Tensor,
     edge_weight: Tensor | None,
@@ -128,7 +127,7 @@ def _each_once(u: Tensor, v: Tensor, weight: Tensor, nodes: int) -> tuple[Tensor
     edges, which = torch.unique(key, return_inverse=True)
     total = weight.new_zeros(len(edges)).index_add(0, which, weight)
     directions = [torch.zeros_like(edges).index_fill(0, which[side], 1) for side in (u < v, u > v)]
-    return edges // max(nodes, 1), edges % max(nodes, 1), total / sum(directions).clamp(min=1)
+    return edges // max(nodes, 1), edges % max(nodes, 1), total / (directions[0] + directions[1]).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ class SmallGraphs:
     buffer: Float[Tensor, " entries"]
 
     @classmethod
-    @torch.compiler.disable
     def of(cls, pairs: Pairs) -> SmallGraphs:
         """Scatter the entries of N into the buckets' buffer."""
         buckets = Buckets(pairs.graph)
@@ -182,7 +180,6 @@ class SmallGraphs:
         return IncidenceState(empty.index_put((owner, slot[v[mine]], column), value))
 
 
-@torch.compiler.disable
 def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
     """N of all graphs in CSR over padded rows, and the row of every node."""
     graph = pairs.graph
@@ -214,7 +211,9 @@ def select(pairs: Pairs, which: Bool[Tensor, " graphs"]) -> tuple[Pairs, Int[Ten
     """Some graphs of a batch as a batch of their own, and the numbers of their nodes in the old one."""
     graph = pairs.graph
     node = which[graph.batch].nonzero()[:, 0]
-    renumber = torch.full((graph.num_nodes,), -1, device=node.device).scatter(0, node, torch.arange(len(node), device=node.device))
+    renumber = torch.full((graph.num_nodes,), -1, device=node.device).scatter(
+        0, node, torch.arange(len(node), device=node.device)
+    )
     mine = which[graph.batch[pairs.u]]
     order = which.long().cumsum(0) - 1
     u, v = renumber[pairs.u[mine]], renumber[pairs.v[mine]]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar, cast
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -17,6 +17,8 @@ from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sp
 from ohmformer.inverse import DENSE
 from ohmformer.small import Block
 
+Function = TypeVar("Function", bound=Callable)
+
 SPARSE_FROM = 40
 """Nodes from which a graph whose B is fixed goes through CSR rather than a dense block."""
 DIAGONAL_TO = 256
@@ -24,6 +26,16 @@ DIAGONAL_TO = 256
 PROBES = 16
 """Random signs that estimate it."""
 STARTS = ("diagonal", "features", "random", "index")
+
+
+def _untraced(function: Function) -> Function:
+    """How a batch is cut into blocks depends on its sizes, so a compiled model calls the encoding as it is."""
+    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType, reportCallIssue, reportArgumentType]
+
+
+def _linear(width: int, out: int) -> nn.Linear:
+    """Without initial weights, which would be drawn from the global generator."""
+    return cast(nn.Linear, nn.utils.skip_init(nn.Linear, width, out))
 
 
 class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
@@ -100,11 +112,11 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
         self.key = nn.Parameter(torch.empty(groups, hidden))
         self.readout = nn.Parameter(torch.empty(dim, hidden))
         self.table = nn.Parameter(torch.empty(max_nodes, hidden)) if max_nodes is not None else None
-        self.embed = nn.utils.skip_init(nn.Linear, in_features, hidden) if in_features is not None else None
+        self.embed = _linear(in_features, hidden) if in_features is not None else None
         self.reset_parameters()
 
     @classmethod
-    def paper(cls, dataset: Literal["zinc", "qm9"] = "zinc") -> LinearTransformerPE:
+    def paper(cls, dataset: str = "zinc") -> LinearTransformerPE:
         """The paper's model: index table, l1 degrees, B evolving, three groups looped three times, eight channels.
 
         >>> [sum(p.numel() for p in LinearTransformerPE.paper(name).parameters()) for name in ("zinc", "qm9")]
@@ -146,7 +158,7 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
 
     # ------------------------------------------------------------------------------------------------ forward
 
-    @torch.compiler.disable  # how a batch is cut into blocks depends on its sizes: a compiled model calls this as it is
+    @_untraced
     def forward(
         self,
         edge_index: Int[Tensor, "2 edges"],
@@ -169,9 +181,7 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
         with torch.autocast(self.scalars.device.type, enabled=False):
             if num_nodes is None and batch is None and x is not None:
                 num_nodes = len(x)
-            pairs = read_pairs(
-                edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype
-            )
+            pairs = read_pairs(edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype)
             runs = self.draws if self.phi0 == "random" else 1
             phi = self._encode(pairs, self._start(pairs, x, generator, 0))
             for draw in range(1, runs):
@@ -312,10 +322,10 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
 _PAPER = {"zinc": (6, 37), "qm9": (3, 9)}
 
 
-def paper_parameters(dataset: Literal["zinc", "qm9"] = "zinc") -> Mapping[str, int]:
+def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
     """What the published counts, 488 for ZINC and 240 for QM9, are made of.
 
-    Each of three groups holds 3 x 8 diagonals, alpha_V, alpha_Q alpha_K, alpha_R, w_R and four betas, 32 in all. The authors'
+    Each of three groups holds 3 x 8 diagonals, alpha_V, alpha_Q alpha_K, alpha_R, w_R and four betas, 32 in all. Their
     code has 16 more in every group, for the choice among several edge and node features, of which there is one: 4 of them
     multiply scalars that are there anyway, 12 are never read. Neither are part of :meth:`LinearTransformerPE.paper`.
 

@@ -175,9 +175,7 @@ def _cosine(step: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def evaluate(
-    model: Callable[..., Tensor], table: GraphTable, *, seed: int = 0, batch: int = 500
-) -> Float[Tensor, " k"]:
+def evaluate(model: Callable[..., Tensor], table: GraphTable, *, seed: int = 0, batch: int = 500) -> Float[Tensor, " k"]:
     """The mean sign-free loss of every eigenvector over all graphs that have it; random starts are drawn from ``seed``."""
     draw = torch.Generator().manual_seed(seed)
     total, count = torch.zeros(table.targets.shape[1]), torch.zeros(table.targets.shape[1])
@@ -189,8 +187,9 @@ def evaluate(
 
 
 @torch.no_grad()
-def subspace_iteration(edges: Tensor, *, batch: Tensor, num_nodes: int, generator: torch.Generator, layers: int, k: int,
-                       columns: int) -> Float[Tensor, "nodes k"]:
+def subspace_iteration(
+    edges: Tensor, *, batch: Tensor, num_nodes: int, generator: torch.Generator, layers: int, k: int, columns: int
+) -> Float[Tensor, "nodes k"]:
     """What the encoding is compared with: ``Phi <- QR((2 I - N) Phi)``, one step a layer, columns 2 to k + 1 of Phi.
 
     Corollary 7 with mu = 2, where an exact orthogonalisation costs no layer.
@@ -205,7 +204,9 @@ def subspace_iteration(edges: Tensor, *, batch: Tensor, num_nodes: int, generato
         phi = start[block.node] * real[:, :, None]
         for _ in range(layers):
             phi = step @ phi
-            phi, _ = torch.linalg.qr(phi if phi.shape[1] >= columns else nn.functional.pad(phi, (0, 0, 0, columns - phi.shape[1])))
+            phi, _ = torch.linalg.qr(
+                phi if phi.shape[1] >= columns else nn.functional.pad(phi, (0, 0, 0, columns - phi.shape[1]))
+            )
             phi = phi[:, : block.node.shape[1]] * real[:, :, None]
         out[block.node] = phi
     return out[:-1, 1 : k + 1].float()

@@ -62,7 +62,7 @@ class AddLinearTransformerPE(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         """Adds ``(nodes, dim)``."""
-        weight, batch = (data[name] if name in data else None for name in ("edge_weight", "batch"))
+        weight, batch = (getattr(data, name, None) for name in ("edge_weight", "batch"))
         x = data.x if self.model.phi0 == "features" else None
         assert data.edge_index is not None
         with torch.no_grad():

@@ -26,7 +26,7 @@ def bonds(smiles: str) -> tuple[int, list[tuple[int, int]]]:
     return molecule.GetNumAtoms(), [(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in molecule.GetBonds()]
 
 
-def _canonical_molecule(smiles: str):  # noqa: ANN202, the type is RDKit's
+def _canonical_molecule(smiles: str):
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
