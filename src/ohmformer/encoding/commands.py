@@ -1,0 +1,98 @@
+"""``ohmformer pretrain`` and ``ohmformer encode``."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def pretrain(
+    source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv, .gz), a PyG dataset folder or edge lists.")],
+    out: Annotated[Path, typer.Option(help="Folder for config.json and model.safetensors.")],
+    targets: Annotated[str, typer.Option(help="eigenvectors or multi.")] = "eigenvectors",
+    first: Annotated[int, typer.Option(help="Graphs to train on, from the start.")] = 20_000,
+    validate: Annotated[int, typer.Option(help="Graphs after those to report the loss on.")] = 2_000,
+    dim: Annotated[int, typer.Option(help="Numbers per node: eigenvectors 2 to dim + 1.")] = 6,
+    hidden: Annotated[int, typer.Option(help="Channels.")] = 8,
+    groups: Annotated[int, typer.Option(help="Sets of weights.")] = 9,
+    loops: Annotated[int, typer.Option(help="How often each is applied.")] = 1,
+    phi0: Annotated[str, typer.Option(help="random, diagonal.")] = "random",
+    evolve: Annotated[bool, typer.Option(help="Whether layers move B too.")] = True,
+    epochs: Annotated[int, typer.Option(help="Passes over the graphs.")] = 40,
+    batch: Annotated[int, typer.Option(help="Graphs per step.")] = 200,
+    lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.01,
+    seed: Annotated[int, typer.Option(help="Of weights, starts and order.")] = 0,
+) -> None:
+    """Pretrain the learned encoding on graphs of your own."""
+    try:
+        import torch
+
+        from ohmformer.encoding.bulk import read_graphs
+        from ohmformer.encoding.pe import LinearTransformerPE
+        from ohmformer.encoding.pretrain import GraphTable, Settings, evaluate
+        from ohmformer.encoding.pretrain import pretrain as run
+
+        torch.set_num_threads(1)
+        model = LinearTransformerPE(dim, hidden=hidden, groups=groups, loops=loops, phi0=phi0, evolve=evolve, seed=seed)
+        pairs = []
+        for entry in islice(read_graphs(source), first + validate):
+            if entry.data is not None and entry.data.edge_index is not None:
+                index = entry.data.edge_index
+                once = index[:, index[0] < index[1]]
+                pairs.append((entry.data.num_nodes or 0, [(u, v) for u, v in once.t().tolist()]))
+        train = GraphTable.of(pairs[:first], targets, dim)
+        with _bar("pretraining") as bar:
+            task = bar.add_task("loss", total=None)
+
+            def show(done: int, steps: int, loss: float) -> None:
+                bar.update(task, completed=done, total=steps, description=f"loss {loss:.3f}")
+
+            loss = run(model, train, Settings(targets, epochs, batch, lr, seed), progress=show, checkpoint=out)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    model.save_pretrained(out)
+    typer.echo(f"{len(train)} graphs, loss {loss:.4f} in the last epoch, model in {out}")
+    if targets == "eigenvectors" and pairs[first:]:
+        per = evaluate(model, GraphTable.of(pairs[first:], targets, dim), seed=seed)
+        typer.echo("sign-free loss of each eigenvector, validation: " + ", ".join(f"{x:.3f}" for x in per.tolist()))
+
+
+def encode(
+    source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv, .gz), a PyG dataset folder or edge lists.")],
+    out: Annotated[Path, typer.Option(help="Parquet file to write.")],
+    encoding: Annotated[
+        str, typer.Option(help="zinc, a model's folder, resistance, resistive-embedding, heat or eigenvectors.")
+    ] = "zinc",
+    column: Annotated[str, typer.Option(help="Column of a table that holds the SMILES.")] = "smiles",
+    chunk: Annotated[int, typer.Option(help="Graphs that are encoded and saved together.")] = 2000,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
+) -> None:
+    """Encode every graph of a file; run it again after a kill and it goes on."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        from ohmformer.encoding.bulk import encode_file
+
+        with _bar("encoding") as bar:
+            task = bar.add_task("0 graphs", total=None)
+            rows, bad = encode_file(
+                source, out, encoding, column=column, chunk=chunk, cluster=cluster,
+                progress=lambda rows, bad: bar.update(task, description=f"{rows} graphs, {bad} bad"),
+            )  # fmt: skip
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"{rows - bad} graphs in {out}, {bad} that could not be read in {out.with_suffix('.bad.csv')}")
+
+
+def _bar(name: str):
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = TextColumn(name), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)

@@ -1,0 +1,108 @@
+"""GraphGym: import this module and a config may say ``node_encoder_name: OhmPE``, or ``TypeDictNode+OhmPE``.
+
+Options are under ``posenc_OhmPE``. GraphGPS computes statistics for every ``posenc_*`` that is enabled and does not know
+ours, which needs none: leave ``posenc_OhmPE.enable`` at False, which is ignored here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch_geometric.graphgym import register
+from torch_geometric.graphgym.config import cfg
+from yacs.config import CfgNode  # pyright: ignore[reportMissingImports]
+
+from ohmformer.encoding.pe import LinearTransformerPE
+
+NAME = "OhmPE"
+OPTIONS = f"posenc_{NAME}"
+
+
+def options(cfg: CfgNode) -> None:
+    """The options and their defaults."""
+    node = CfgNode()
+    node.enable = False
+    node.dim_pe = 8
+    node.hidden = 8
+    node.groups = 3
+    node.loops = 3
+    node.phi0 = "diagonal"
+    node.evolve = False
+    node.raw_norm_type = "BatchNorm"
+    """``BatchNorm`` or ``none``, on the encoding before it is appended."""
+    node.pretrained = ""
+    """A folder, a shipped name or a hub repository, instead of the options above; its dim must be dim_pe."""
+    node.pass_as_var = False
+    """Keep the encoding as ``batch.pe_OhmPE`` too."""
+    setattr(cfg, OPTIONS, node)
+
+
+class OhmPE(nn.Module):
+    """Appends the learned encoding to ``batch.x``, first mapped to ``dim_emb - dim_pe`` unless ``expand_x=False``."""
+
+    def __init__(self, dim_emb: int, expand_x: bool = True) -> None:
+        super().__init__()
+        chosen: Any = cfg[OPTIONS]
+        dim_in = cfg.share.dim_in
+        if chosen.dim_pe > dim_emb:
+            raise ValueError(f"expected posenc_OhmPE.dim_pe <= {dim_emb}, the embedding's width, got {chosen.dim_pe}")
+        self.linear_x = nn.Linear(dim_in, dim_emb - chosen.dim_pe) if expand_x and dim_emb > chosen.dim_pe else None
+        if chosen.pretrained:
+            self.pe = LinearTransformerPE.from_pretrained(chosen.pretrained)
+            if self.pe.dim != chosen.dim_pe:
+                raise ValueError(f"expected posenc_OhmPE.dim_pe={self.pe.dim} for this file, got {chosen.dim_pe}")
+        else:
+            self.pe = LinearTransformerPE(
+                chosen.dim_pe, hidden=chosen.hidden, groups=chosen.groups, loops=chosen.loops, phi0=chosen.phi0,
+                evolve=chosen.evolve, in_features=dim_in if chosen.phi0 == "features" else None,
+            )  # fmt: skip
+        self.norm = nn.BatchNorm1d(chosen.dim_pe) if chosen.raw_norm_type.lower() == "batchnorm" else nn.Identity()
+        self.expand_x, self.pass_as_var = expand_x, chosen.pass_as_var
+
+    def forward(self, batch: Any) -> Any:
+        """The batch, its ``x`` extended."""
+        x = batch.x.float() if self.pe.phi0 == "features" else None
+        weight = getattr(batch, "edge_weight", None)
+        encoding = self.norm(self.pe(batch.edge_index, weight, batch.batch, batch.num_nodes, x))
+        if self.pass_as_var:
+            setattr(batch, f"pe_{NAME}", encoding)
+        if self.expand_x:
+            batch.x = encoding if self.linear_x is None else torch.cat([self.linear_x(batch.x.float()), encoding], dim=1)
+        else:
+            batch.x = torch.cat([batch.x, encoding], dim=1)
+        return batch
+
+
+def composed(first: Any) -> type[nn.Module]:
+    """Another node encoder followed by ours: it fills ``dim_emb - dim_pe`` columns, the encoding the rest."""
+
+    class Composed(nn.Module):
+        def __init__(self, dim_emb: int) -> None:
+            super().__init__()
+            self.first = first(dim_emb - cfg[OPTIONS].dim_pe)
+            self.second = OhmPE(dim_emb, expand_x=False)
+
+        def forward(self, batch: Any) -> Any:
+            return self.second(self.first(batch))
+
+    Composed.__name__ = f"{getattr(first, '__name__', 'Encoder')}And{NAME}"
+    return Composed
+
+
+def register_all() -> list[str]:
+    """Register what is not registered yet; call it again after other encoders have been registered."""
+    if OPTIONS not in register.config_dict:
+        register.register_config(OPTIONS, options)
+        if OPTIONS not in cfg:
+            options(cfg)
+    if NAME not in register.node_encoder_dict:
+        register.register_node_encoder(NAME, OhmPE)
+    for name, encoder in list(register.node_encoder_dict.items()):
+        if "+" not in name and name != NAME and f"{name}+{NAME}" not in register.node_encoder_dict:
+            register.register_node_encoder(f"{name}+{NAME}", composed(encoder))
+    return [name for name in register.node_encoder_dict if name.split("+")[-1] == NAME]
+
+
+register_all()

@@ -1,0 +1,353 @@
+"""``LinearTransformerPE``: a positional encoding that is learned with the task (section 6 and appendix E of the paper)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ohmformer.encoding.dynamics import Layer, evolving_layers, fixed_layers, sparse_layers, unit
+from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
+from ohmformer.inverse import DENSE
+from ohmformer.small import Block
+
+Function = TypeVar("Function", bound=Callable)
+
+SPARSE_FROM = 40
+"""Nodes from which a graph whose B is fixed goes through CSR rather than a dense block."""
+DIAGONAL_TO = 256
+"""Nodes up to which the ``diagonal`` start is exact; beyond, it is estimated from random signs."""
+PROBES = 16
+"""Random signs that estimate it."""
+STARTS = ("diagonal", "features", "random", "index")
+
+
+def _untraced(function: Function) -> Function:
+    """How a batch is cut into blocks depends on its sizes, so a compiled model calls the encoding as it is."""
+    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType, reportCallIssue, reportArgumentType]
+
+
+def _linear(width: int, out: int) -> nn.Linear:
+    """Without initial weights, which would be drawn from the global generator."""
+    return cast(nn.Linear, nn.utils.skip_init(nn.Linear, width, out))
+
+
+class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
+    """Encodes nodes by ``M Phi_L``, where ``Phi_L`` are the features of a linear Transformer that sees B, the incidence.
+
+    One layer is ``Phi <- (1 + w_R) Phi + (beta_3 alpha N + beta_4 Phi W_Q W_K Phi^T) Phi W_V`` with ``N = D^-1/2 B B^T
+    D^-1/2``, then every column over its norm; ``evolve=True`` moves B likewise (:mod:`ohmformer.encoding.dynamics`). Each of
+    ``groups`` sets of weights is applied ``loops`` times in a row; ``loops`` may be changed after training.
+
+    What the answer depends on is the choice of ``phi0``:
+
+    - ``"diagonal"``: every node is its own demand and reads its own answer, the diagonal of a learned function of L.
+      Deterministic, moves with the nodes when they are renumbered, and needs no node features. Graphs of more than 256 nodes
+      estimate it from 16 random signs a node, seeded and by node number.
+    - ``"features"``: a linear map of ``x``. Deterministic, moves with the nodes.
+    - ``"random"``: Gaussian columns. In training fresh ones in every call; in evaluation those of ``seed``, by the node's
+      place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
+    - ``"index"``: a trained table by the node's place in its graph, as in the authors' experiments. It reads the numbering
+      of the nodes: for reproduction only. Places beyond the table wrap around.
+
+    Args:
+        dim: numbers per node that come out.
+        hidden: channels k of Phi.
+        groups: sets of weights.
+        loops: how often each is applied in a row.
+        phi0: where Phi starts, one of the above.
+        evolve: whether layers move B too; for graphs of up to 8,000 nodes.
+        degrees: ``"gram"``, D the diagonal of ``B B^T``; or ``"l1"``, the paper's ``sum_j |B_ij|``.
+        in_features: width of ``x``, for ``phi0="features"``.
+        max_nodes: rows of the table, for ``phi0="index"``.
+        draws: answers to average, for ``phi0="random"``.
+        seed: of the initial weights and of random starts.
+
+    >>> edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    >>> LinearTransformerPE(dim=4)(edges, num_nodes=3).shape
+    torch.Size([3, 4])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        hidden: int = 8,
+        groups: int = 3,
+        loops: int = 3,
+        phi0: str = "diagonal",
+        evolve: bool = False,
+        degrees: str = "gram",
+        in_features: int | None = None,
+        max_nodes: int | None = None,
+        draws: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value in {"dim": dim, "hidden": hidden, "groups": groups, "loops": loops, "draws": draws}.items():
+            if value < 1:
+                raise ValueError(f"expected {name} >= 1, got {value}")
+        if phi0 not in STARTS:
+            raise ValueError(f"expected phi0 among {', '.join(STARTS)}, got {phi0!r}")
+        if degrees not in ("gram", "l1"):
+            raise ValueError(f"expected degrees='gram' or 'l1', got {degrees!r}")
+        if (phi0 == "features") != (in_features is not None):
+            raise ValueError(f"expected in_features= with phi0='features' and only there, got {in_features} with {phi0!r}")
+        if (phi0 == "index") != (max_nodes is not None):
+            raise ValueError(f"expected max_nodes= with phi0='index' and only there, got {max_nodes} with {phi0!r}")
+        self.dim, self.hidden, self.groups, self.loops = dim, hidden, groups, loops
+        self.phi0, self.evolve, self.degrees = phi0, evolve, degrees
+        self.in_features, self.max_nodes, self.draws, self.seed = in_features, max_nodes, draws, seed
+        self._calls = 0
+        self.scalars = nn.Parameter(torch.empty(groups, 8))
+        """alpha_V, alpha_QK, alpha_R, w_R, beta_1, beta_2, beta_3, beta_4 of each group."""
+        self.value = nn.Parameter(torch.empty(groups, hidden))
+        self.query = nn.Parameter(torch.empty(groups, hidden))
+        self.key = nn.Parameter(torch.empty(groups, hidden))
+        self.readout = nn.Parameter(torch.empty(dim, hidden))
+        self.table = nn.Parameter(torch.empty(max_nodes, hidden)) if max_nodes is not None else None
+        self.embed = _linear(in_features, hidden) if in_features is not None else None
+        self.reset_parameters()
+
+    @classmethod
+    def paper(cls, dataset: str = "zinc") -> LinearTransformerPE:
+        """The paper's model: index table, l1 degrees, B evolving, three groups looped three times, eight channels.
+
+        >>> [sum(p.numel() for p in LinearTransformerPE.paper(name).parameters()) for name in ("zinc", "qm9")]
+        [440, 192]
+        >>> {k: v for k, v in paper_parameters("zinc").items()}
+        {'index table': 296, 'read-out M': 48, 'layers': 96, 'factors of other scalars': 12, 'never used': 36}
+        """
+        if dataset not in _PAPER:
+            raise ValueError(f"expected dataset 'zinc' or 'qm9', got {dataset!r}")
+        dim, nodes = _PAPER[dataset]
+        return cls(dim, phi0="index", evolve=True, degrees="l1", max_nodes=nodes)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The arguments that make a model of this shape."""
+        names = (
+            "dim", "hidden", "groups", "loops", "phi0", "evolve", "degrees", "in_features", "max_nodes", "draws", "seed",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+    def reset_parameters(self) -> None:
+        """Channels begin as diffusions of different speed, ``Phi <- Phi - t N Phi``, weakly repelling each other."""
+        draw = torch.Generator().manual_seed(self.seed)
+
+        def noise(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=draw)
+
+        with torch.no_grad():
+            self.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]) + 0.02 * noise(self.groups, 8))
+            self.value.copy_(-torch.linspace(0.1, 0.9, self.hidden) + 0.02 * noise(self.groups, self.hidden))
+            for weight in (self.query, self.key):
+                weight.copy_(0.3 + 0.02 * noise(self.groups, self.hidden))
+            self.readout.copy_(noise(self.dim, self.hidden) / math.sqrt(self.hidden))
+            if self.table is not None:
+                self.table.copy_(nn.functional.normalize(noise(len(self.table), self.hidden), dim=0))
+            if self.embed is not None:
+                self.embed.weight.copy_(noise(*self.embed.weight.shape) / math.sqrt(self.embed.in_features))
+                self.embed.bias.zero_()
+
+    # ------------------------------------------------------------------------------------------------ forward
+
+    @_untraced
+    def forward(
+        self,
+        edge_index: Int[Tensor, "2 edges"],
+        edge_weight: Tensor | None = None,
+        batch: Int[Tensor, " nodes"] | None = None,
+        num_nodes: int | None = None,
+        x: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "nodes dim"]:
+        """The encoding of every node, ``(num_nodes, dim)``.
+
+        Args:
+            edge_index: PyG's, every edge in both directions or every edge once; order and orientation do not matter.
+            edge_weight: conductances, ones unless given.
+            batch: the graph of every node, ascending; one graph unless given.
+            num_nodes: how many; otherwise the length of ``batch``, of ``x``, or the largest node number plus one.
+            x: node features, for ``phi0="features"``.
+            generator: draws random starts.
+        """
+        with torch.autocast(self.scalars.device.type, enabled=False):
+            if num_nodes is None and batch is None and x is not None:
+                num_nodes = len(x)
+            pairs = read_pairs(edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype)
+            runs = self.draws if self.phi0 == "random" else 1
+            phi = self._encode(pairs, self._start(pairs, x, generator, 0))
+            for draw in range(1, runs):
+                phi = phi + self._encode(pairs, self._start(pairs, x, generator, draw))
+            return (phi if runs == 1 else phi / runs) @ self.readout.mT
+
+    def _start(
+        self, pairs: Pairs, x: Tensor | None, generator: torch.Generator | None, draw: int
+    ) -> Float[Tensor, "nodes columns"] | None:
+        """Phi_0, or None for the diagonal start, which every engine makes for itself."""
+        graph = pairs.graph
+        if self.phi0 == "diagonal":
+            return None
+        if self.embed is not None:
+            if x is None or tuple(x.shape) != (graph.num_nodes, self.embed.in_features):
+                got = "none" if x is None else tuple(x.shape)
+                raise ValueError(f"expected x of shape ({graph.num_nodes}, {self.embed.in_features}), got {got}")
+            return self.embed(x.to(self.scalars.dtype))
+        place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets[graph.batch]
+        if self.table is not None:
+            return self.table[place % len(self.table)]
+        if generator is None and self.training:
+            self._calls += 1
+            generator = torch.Generator().manual_seed(1_000_003 * self._calls + self.seed)
+        if generator is not None:
+            shape = graph.num_nodes, self.hidden
+            return torch.randn(shape, generator=generator, device=generator.device).to(self.scalars)
+        return _rows_of_seed(self.seed + 7919 * draw, graph.width, self.hidden).to(self.scalars)[place]
+
+    def _layers(self) -> list[Layer]:
+        """The weights layer by layer, scalars multiplied out."""
+        watched = torch.is_grad_enabled() and any(p.requires_grad for p in (self.scalars, self.value, self.query, self.key))
+        product = self.query * self.key
+        layers = []
+        for group in range(self.groups):
+            row = self.scalars[group].unbind() if watched else self.scalars[group].tolist()
+            alpha_v, alpha_qk, alpha_r, w_r, beta_1, beta_2, beta_3, beta_4 = row
+            layer = Layer(
+                b_skip=1 + alpha_r, b_gram=alpha_v * beta_1 * alpha_qk, b_phi=alpha_v * beta_2,
+                skip=1 + w_r, gram=beta_3 * alpha_qk, phi=beta_4, value=self.value[group], product=product[group],
+            )  # fmt: skip
+            layers += [layer] * self.loops
+        return layers
+
+    def _encode(self, pairs: Pairs, start: Tensor | None) -> Float[Tensor, "nodes hidden"]:
+        """``Phi_L`` of every node, each graph by the engine that fits it."""
+        graph, layers = pairs.graph, self._layers()
+        if self.evolve:
+            if graph.width > DENSE:
+                raise ValueError(f"expected graphs of at most {DENSE} nodes with evolve=True, got one of {graph.width}")
+            return self._small(pairs, start, layers)
+        limit = DIAGONAL_TO if start is None else SPARSE_FROM
+        if graph.width <= limit:
+            return self._small(pairs, start, layers)
+        large = graph.graph_sizes > limit
+        if bool(large.all()):
+            return self._large(pairs, start, layers)
+        parts, nodes = [], []
+        for which, engine in ((~large, self._small), (large, self._large)):
+            part, node = select(pairs, which)
+            parts.append(engine(part, None if start is None else start[node], layers))
+            nodes.append(node)
+        return torch.cat(parts)[torch.argsort(torch.cat(nodes))]
+
+    def _small(self, pairs: Pairs, start: Tensor | None, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
+        """Dense blocks of graphs of like size."""
+        graphs = SmallGraphs.of(pairs)
+        padded = None if start is None else torch.cat([start, start.new_zeros(1, start.shape[1])])
+        done, nodes = [start.new_zeros(0, self.hidden) if start is not None else self.value.new_zeros(0, self.hidden)], []
+        for block in graphs.buckets.blocks:
+            phi, weigh = self._columns(block, padded)
+            if self.evolve:
+                state = graphs.incidence_state(block) if pairs.l1 else graphs.gram_state(block)
+                phi = evolving_layers(state, phi, layers)
+            else:
+                after = pairs.incidence_norm[block.which] if pairs.l1 else None
+                phi = fixed_layers(block.of(graphs.buffer), phi, layers, after)
+            phi = phi if weigh is None else (phi.unflatten(1, (self.hidden, -1)) * weigh[:, None]).sum(2)
+            done.append(phi.mT.reshape(-1, self.hidden))
+            nodes.append(block.node.flatten())
+        node = torch.cat(nodes) if nodes else graphs.pairs.u.new_zeros(0)
+        row = (node >= 0).nonzero()[:, 0]
+        return torch.cat(done)[torch.empty_like(row).scatter(0, node[row], row)]
+
+    def _columns(self, block: Block, padded: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Phi_0 of one block, ``(graphs, columns, width)``, and for the diagonal start what reads the answer out."""
+        if padded is not None:
+            phi = padded[block.node].mT.contiguous()
+            return (phi if self.phi0 == "index" else unit(phi, self.hidden)), None
+        real = (block.node >= 0).to(self.value)
+        nodes = real.sum(1)[:, None, None]
+        if block.node.shape[1] <= DIAGONAL_TO:
+            demands = torch.diag_embed(real)
+            weigh = demands * nodes.sqrt()
+        else:
+            place = torch.arange(block.node.shape[1], device=real.device)
+            demands = _signs(self.seed, place, real) * real[:, None, :]
+            weigh = demands * (nodes / PROBES).sqrt()
+        phi = demands[:, None].expand(-1, self.hidden, -1, -1).flatten(1, 2)
+        return unit(phi, self.hidden), weigh
+
+    def _large(self, pairs: Pairs, start: Tensor | None, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
+        """CSR, for graphs of any size."""
+        graph = pairs.graph
+        graphs, row = sparse_graphs(pairs)
+        weigh = None
+        if start is None:
+            place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets[graph.batch]
+            signs = _signs(self.seed, place, self.value).mT
+            start = signs.repeat(1, self.hidden)
+            weigh = signs * (graph.graph_sizes[graph.batch, None] / PROBES).sqrt().to(signs)
+        phi = start.new_zeros(len(graphs.start), start.shape[1]).index_copy(0, row, start)
+        after = pairs.incidence_norm if pairs.l1 else None
+        phi = sparse_layers(graphs, phi, layers, after, unit_start=self.phi0 != "index")[row]
+        return phi if weigh is None else (phi.unflatten(1, (self.hidden, -1)) * weigh[:, None]).sum(2)
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def save_pretrained(self, save_directory: str | Path, **hub: Any) -> str | None:
+        """``config.json`` and ``model.safetensors`` in a folder, each written whole; ``push_to_hub`` uses it too."""
+        from ohmformer.encoding.saving import save
+
+        save(self, Path(save_directory))
+        return None if not hub.pop("push_to_hub", False) else str(self.push_to_hub(**hub))
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **hub: Any) -> LinearTransformerPE:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A model that ships with the package (``"zinc"``), of a folder, or of a repository on the Hugging Face hub."""
+        from ohmformer.encoding.saving import load
+
+        return load(name, **hub)
+
+    def extra_repr(self) -> str:
+        """The arguments that differ from their defaults."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value is not None)
+
+
+_PAPER = {"zinc": (6, 37), "qm9": (3, 9)}
+
+
+def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
+    """What the published counts, 488 for ZINC and 240 for QM9, are made of.
+
+    Each of three groups holds 3 x 8 diagonals, alpha_V, alpha_Q alpha_K, alpha_R, w_R and four betas, 32 in all. Their
+    code has 16 more in every group, for the choice among several edge and node features, of which there is one: 4 of them
+    multiply scalars that are there anyway, 12 are never read. Neither are part of :meth:`LinearTransformerPE.paper`.
+
+    >>> [sum(paper_parameters(name).values()) for name in ("zinc", "qm9")]
+    [488, 240]
+    """
+    dim, nodes = _PAPER[dataset]
+    return {
+        "index table": 8 * nodes, "read-out M": 8 * dim, "layers": 3 * 32, "factors of other scalars": 3 * 4,
+        "never used": 3 * 12,
+    }  # fmt: skip
+
+
+def _rows_of_seed(seed: int, rows: int, columns: int, block: int = 256) -> Float[Tensor, "rows columns"]:
+    """Gaussian rows, the same for a place whatever the number of rows."""
+    draws = [
+        torch.randn(block, columns, generator=torch.Generator().manual_seed(1_000_003 * seed + i))
+        for i in range(-(-rows // block))
+    ]
+    return torch.cat([torch.zeros(0, columns), *draws])[:rows]
+
+
+def _signs(seed: int, place: Int[Tensor, " nodes"], like: Tensor) -> Float[Tensor, "probes nodes"]:
+    rows = _rows_of_seed(seed, int(place.max()) + 1 if len(place) else 0, PROBES)
+    return (2.0 * (rows > 0) - 1).to(like)[place].mT

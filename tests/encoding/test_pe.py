@@ -1,0 +1,251 @@
+"""The learned encoding: what its layers compute, and what its answers may not depend on."""
+
+import copy
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from ohmformer.encoding import LinearTransformerPE, paper_parameters
+from ohmformer.encoding import pe as module
+from tests.encoding.molecules import batch_of, fuzzed, molecules, relabelled
+
+CHOICES = {
+    "diagonal": {},
+    "features": {"phi0": "features", "in_features": 5},
+    "random": {"phi0": "random"},
+    "index": {"phi0": "index", "max_nodes": 40},
+}
+
+
+def encode(model, data, **changes):
+    x = data.x if model.phi0 == "features" else None
+    weight = data.edge_weight if "edge_weight" in data else None
+    arguments = {"edge_weight": weight, "batch": getattr(data, "batch", None), "num_nodes": data.num_nodes, "x": x}
+    return model(data.edge_index, **{**arguments, **changes})
+
+
+def models(**options):
+    return [LinearTransformerPE(6, seed=3, **options, **choice).eval() for choice in CHOICES.values()]
+
+
+def reference(model, data, phi):
+    """Appendix E written out in float64 with B itself, one graph: (nodes, channels) in and out."""
+    pairs = {}
+    weights = torch.ones(data.edge_index.shape[1]) if data.edge_weight is None else data.edge_weight
+    for (u, v), w in zip(data.edge_index.t().tolist(), weights.tolist(), strict=True):
+        if u < v:
+            pairs[u, v] = pairs.get((u, v), 0.0) + w
+    b = torch.zeros(data.num_nodes, len(pairs), dtype=torch.float64)
+    for j, ((u, v), w) in enumerate(pairs.items()):
+        b[u, j], b[v, j] = -(w**0.5), w**0.5
+    for layer in range(model.groups * model.loops):
+        g = layer // model.loops
+        a_v, a_qk, a_r, w_r, b1, b2, b3, b4 = model.scalars[g].double().tolist()
+        q, k, v = (w[g].double() for w in (model.query, model.key, model.value))
+        degree = b.abs().sum(1) if model.degrees == "l1" else b.square().sum(1)
+        root = torch.where(degree > 0, degree, torch.inf).rsqrt()
+        n = root[:, None] * (b @ b.T) * root
+        s = (phi * q) @ (phi * k).T
+        next_b = (1 + a_r) * b + a_v * (b1 * a_qk * n + b2 * s) @ b if model.evolve else b
+        phi = (1 + w_r) * phi + (b3 * a_qk * n + b4 * s) @ phi * v
+        phi = phi / phi.norm(dim=0)
+        b = next_b / next_b.norm() if next_b.norm() > 0 else next_b
+    return phi
+
+
+@pytest.mark.parametrize("degrees", ["gram", "l1"])
+@pytest.mark.parametrize("evolve", [False, True])
+def test_layers_are_those_of_appendix_e(evolve, degrees):
+    for seed, nodes in ((0, 7), (1, 23), (2, 70)):
+        draw = torch.Generator().manual_seed(seed)
+        index = torch.randint(0, nodes, (2, 2 * nodes), generator=draw)
+        index = index[:, index[0] != index[1]].sort(dim=0).values.unique(dim=1)
+        weight = torch.rand(index.shape[1], generator=draw) + 0.2
+        data = Data(edge_index=torch.cat([index, index.flip(0)], 1), edge_weight=weight.repeat(2), num_nodes=nodes)
+        model = LinearTransformerPE(8, phi0="index", max_nodes=80, evolve=evolve, degrees=degrees, seed=seed).eval()
+        model = model.double()
+        with torch.no_grad():
+            model.readout.copy_(torch.eye(8))
+            found = encode(model, data)
+        assert model.table is not None
+        wanted = reference(model, data, model.table[:nodes].detach())
+        torch.testing.assert_close(found, wanted, atol=1e-7, rtol=1e-6)
+
+
+def test_diagonal_start_reads_the_diagonal_of_a_function_of_the_laplacian():
+    data = molecules(40)[-1]
+    model = LinearTransformerPE(8, seed=1).double().eval()
+    n = data.num_nodes or 0
+    with torch.no_grad():
+        model.readout.copy_(torch.eye(8))
+        found = encode(model, data)
+        degree = torch.bincount(data.edge_index[0], minlength=n).double()
+        a = torch.zeros(n, n, dtype=torch.float64).index_put(
+            (data.edge_index[0], data.edge_index[1]), torch.tensor(1.0).double()
+        )
+        values, vectors = torch.linalg.eigh(torch.eye(n) - a / (degree[:, None] * degree).sqrt())
+        f = torch.ones(8, n, dtype=torch.float64) / n**0.5  # the function of every channel, on the spectrum
+        for layer in model._layers():
+            k = (layer.product[:, None] * f.square()).sum(0)
+            f = layer.skip * f + layer.value[:, None] * (layer.gram * values + layer.phi * k) * f
+            f = f / f.norm(dim=1, keepdim=True)
+        wanted = vectors.square() @ f.T * n**0.5
+    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("degrees", ["gram", "l1"])
+def test_engines_agree_where_they_overlap(monkeypatch, degrees):
+    batch = batch_of(molecules(30))
+    for model in models(degrees=degrees):
+        if model.phi0 == "diagonal":
+            continue
+        dense = encode(model, batch)
+        monkeypatch.setattr(module, "SPARSE_FROM", 0)
+        sparse = encode(model, batch)
+        monkeypatch.setattr(module, "SPARSE_FROM", 12)
+        mixed = encode(model, batch)
+        monkeypatch.undo()
+        model.evolve = True
+        with torch.no_grad():
+            model.scalars[:, 0] = 0.0  # alpha_V: B only changes its scale
+        moved = encode(model, batch)
+        for other in (sparse, mixed, moved):
+            torch.testing.assert_close(dense, other, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("evolve", "dtype"), [(False, torch.float32), (True, torch.float64)])
+def test_features_and_diagonal_move_with_the_nodes_and_index_does_not(evolve, dtype):
+    """With B evolving, rounding in float32 is amplified to some 1e-4; there the claim is checked in float64."""
+    graphs = molecules(500)
+    renamed = [relabelled(data, seed) for seed, data in enumerate(graphs)]
+    order = torch.cat([number + start for (_, number), start in zip(renamed, batch_of(graphs).ptr, strict=False)])
+    plain, shuffled = batch_of(graphs), batch_of(data for data, _ in renamed)
+    with torch.no_grad():
+        made = [model.to(dtype) for model in models(evolve=evolve)]
+        gap = {m.phi0: float((encode(m, plain) - encode(m, shuffled)[order]).abs().max()) for m in made}
+    assert gap["features"] < 1e-5
+    assert gap["diagonal"] < 1e-5
+    assert gap["index"] > 0.1
+    assert gap["random"] > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"evolve": True}, {"degrees": "l1"}, {"evolve": True, "degrees": "l1"}])
+def test_neighbours_padding_order_and_orientation_change_nothing(options):
+    graphs = [*molecules(20), Data(x=torch.ones(1, 5), edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=1)]
+    together = batch_of(graphs)
+    shuffle = torch.randperm(together.edge_index.shape[1], generator=torch.Generator().manual_seed(0))
+    once = together.edge_index[:, together.edge_index[0] < together.edge_index[1]]
+    for model in models(**options):
+        with torch.no_grad():
+            whole = encode(model, together)
+            alone = torch.cat([encode(model, data) for data in graphs])
+            variants = [together.edge_index[:, shuffle], together.edge_index.flip(0), once, once.flip(0)]
+            torch.testing.assert_close(whole, alone, atol=1e-5, rtol=0)
+            for index in variants:
+                changed = copy.copy(together)
+                changed.edge_index = index
+                torch.testing.assert_close(whole, encode(model, changed), atol=1e-5, rtol=0)
+
+
+def check_fuzzed(seeds):
+    for evolve in (False, True):
+        for model in models(evolve=evolve):
+            for seed in seeds:
+                data = fuzzed(seed)
+                if data.edge_weight is not None:
+                    data.edge_weight.requires_grad_()
+                model.zero_grad()
+                out = encode(model, data)
+                assert out.shape == (data.num_nodes, 6)
+                assert out.isfinite().all(), seed
+                out.square().sum().backward()
+                leaves = [*model.parameters(), *([data.edge_weight] if data.edge_weight is not None else [])]
+                assert all(p.grad is None or p.grad.isfinite().all() for p in leaves), seed
+
+
+def test_any_graph_gets_finite_answers_and_gradients():
+    check_fuzzed(range(100))
+
+
+@pytest.mark.slow
+def test_two_thousand_graphs_get_finite_answers_and_gradients():
+    check_fuzzed(range(2000))
+
+
+@pytest.mark.parametrize("evolve", [False, True])
+def test_autocast_and_empty_batches(evolve):
+    batch = batch_of(molecules(20))
+    for model in models(evolve=evolve):
+        plain = encode(model, batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.testing.assert_close(encode(model, batch), plain)
+        empty = torch.zeros(2, 0, dtype=torch.long)
+        x = torch.zeros(0, 5) if model.phi0 == "features" else None
+        assert model(empty, batch=torch.zeros(0, dtype=torch.long), x=x).shape == (0, 6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_gives_the_same_answers():
+    batch = batch_of(molecules(10))
+    for model in models():
+        compiled = torch.compile(model, backend="aot_eager")
+        torch.testing.assert_close(encode_compiled(compiled, model, batch), encode(model, batch), atol=1e-6, rtol=1e-5)
+
+
+def encode_compiled(compiled, model, batch):
+    x = batch.x if model.phi0 == "features" else None
+    return compiled(batch.edge_index, None, batch.batch, batch.num_nodes, x)
+
+
+def test_random_starts_are_fresh_in_training_fixed_in_evaluation_and_drawn_from_a_generator():
+    batch = batch_of(molecules(5))
+    model = LinearTransformerPE(6, phi0="random", draws=2)
+    assert not torch.equal(encode(model, batch), encode(model, batch))
+    model.eval()
+    assert torch.equal(encode(model, batch), encode(model, batch))
+    one, two = (encode(model, batch, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_loops_can_be_changed_after_training():
+    batch = batch_of(molecules(5))
+    model = LinearTransformerPE(6).eval()
+    before = encode(model, batch)
+    model.loops = 6
+    assert not torch.allclose(before, encode(model, batch))
+
+
+def test_large_graphs_estimate_the_diagonal():
+    ring = torch.stack([torch.arange(300), (torch.arange(300) + 1) % 300])
+    answer = LinearTransformerPE(6).eval()(ring, num_nodes=300).detach()
+    small = torch.stack([torch.arange(200), (torch.arange(200) + 1) % 200])
+    exact = LinearTransformerPE(6).eval()(small, num_nodes=200).detach()
+    assert answer.shape == (300, 6)
+    assert float((answer.mean(0) - exact.mean(0)).abs().max()) < 0.3
+
+
+def test_the_published_parameter_counts_are_explained():
+    for name, total in (("zinc", 488), ("qm9", 240)):
+        parts = paper_parameters(name)
+        ours = sum(p.numel() for p in LinearTransformerPE.paper(name).parameters())
+        assert sum(parts.values()) == total
+        assert ours == total - parts["never used"] - parts["factors of other scalars"]
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "words"),
+    [
+        ({"phi0": "table"}, {}, "expected phi0 among"),
+        ({"phi0": "features"}, {}, "expected in_features"),
+        ({"degrees": "l2"}, {}, "expected degrees"),
+        ({"loops": 0}, {}, "expected loops >= 1"),
+        ({}, {"edge_weight": torch.tensor([1.0, -1.0])}, "finite and not negative"),
+        ({}, {"num_nodes": 1}, "expected node numbers in 0..0"),
+        ({}, {"batch": torch.tensor([0, 1])}, "between two graphs"),
+        ({"phi0": "features", "in_features": 3}, {}, "expected x of shape"),
+    ],
+)
+def test_wrong_input_is_one_sentence(options, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        LinearTransformerPE(4, **options)(torch.tensor([[0, 1], [1, 0]]), **arguments)
