@@ -213,22 +213,24 @@ def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: s
     for i, part in chunks:
         graphs = [e.data for e in part if e.data is not None]
         items.append({
-            "chunk": i, "nodes": [g.num_nodes or 0 for g in graphs],
+            "chunk": i, "encoding": encoding, "nodes": [g.num_nodes or 0 for g in graphs],
             "edges": [g.edge_index.flatten().tolist() for g in graphs if g.edge_index is not None],
         })  # fmt: skip
 
-    def work(item: dict[str, Any]) -> dict[str, Any]:
-        torch.set_num_threads(1)
-        graphs = [
-            Data(edge_index=torch.as_tensor(list(e), dtype=torch.long).view(2, -1), num_nodes=int(n))
-            for n, e in zip(item["nodes"], item["edges"], strict=True)
-        ]
-        found = encoder(encoding)(graphs)
-        return {"chunk": item["chunk"], "dim": [x.shape[1] for x in found], "values": [x.flatten().tolist() for x in found]}
-
-    for row in ray.data.from_items(items).map(work).iter_rows():
+    for row in ray.data.from_items(items).map(_work).iter_rows():
         values = zip(row["values"], row["dim"], strict=True)
         yield int(row["chunk"]), [torch.tensor(list(x), dtype=torch.float32).view(-1, int(d)) for x, d in values]
+
+
+def _work(item: dict[str, Any]) -> dict[str, Any]:
+    """One chunk, on a worker."""
+    torch.set_num_threads(1)
+    graphs = [
+        Data(edge_index=torch.as_tensor(list(e), dtype=torch.long).view(2, -1), num_nodes=int(n))
+        for n, e in zip(item["nodes"], item["edges"], strict=True)
+    ]
+    found = encoder(item["encoding"])(graphs)
+    return {"chunk": item["chunk"], "dim": [x.shape[1] for x in found], "values": [x.flatten().tolist() for x in found]}
 
 
 def _part(parts: Path, i: int) -> Path:
