@@ -54,7 +54,8 @@ def write_table(name: str, title: str, header: list[str], rows: list[list[str]],
 
 def provenance() -> str:
     """Command, commit, machine and date, as one paragraph."""
-    command = f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
+    arguments = " ".join(Path(x).name if "/" in x else x for x in sys.argv[1:])
+    command = f"python benchmarks/{Path(sys.argv[0]).name} {arguments}".strip()
     git = ["git", "-C", str(RESULTS.parent)]
     commit = subprocess.run(
         [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True

@@ -147,13 +147,14 @@ def _projected(graph: Graph, count: int, seed: int, work: Work) -> Iterator[Answ
     """The columns of ``L^+ B Q``, a panel of them at a time; each panel counts the projections so far as its ``layers``."""
     draw = torch.Generator().manual_seed(seed)
     incidence = _signed_rows(graph)
+    fixed = replace(graph, resistance=graph.resistance.detach())  # one object for all panels: it is prepared once
     bit = torch.arange(sparse.PANEL, dtype=torch.int32)
     size = (graph.num_edges, 1)
     for done in range(0, count, sparse.PANEL):
         word = torch.randint(-(2**31), 2**31, size, generator=draw, dtype=torch.int64).to(torch.int32)
         signs = ((word >> bit[: count - done]) & 1).to(graph.device, torch.float32).mul_(2).sub_(1)
         psi = torch.cat([product(signs / math.sqrt(count)) for _, product in incidence]).to(graph.dtype)
-        yield apply_pinv(replace(graph, resistance=graph.resistance.detach()), graph.center(psi), replace(work))
+        yield apply_pinv(fixed, graph.center(psi), replace(work))
 
 
 def _signed_rows(graph: Graph) -> sparse.RowBlocks:
