@@ -14,6 +14,7 @@ import typer
 
 from ohmformer.encoding.commands import encode, pretrain
 from ohmformer.learn import commands as learning
+from ohmformer.molecules.commands import train
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
 app.command()(encode)
 app.command()(pretrain)
+app.command()(train)
 
 
 @app.command()

@@ -1,0 +1,53 @@
+"""The ``diagonal`` start with B fixed, on eigenvalues: the same numbers as the layers give, for graphs that are met often.
+
+Every channel starts at a multiple of the identity, and a layer maps functions of N to functions of N, so a channel is
+``U p(lambda) U^T`` throughout: the layers act on ``p`` alone, one number per eigenvalue instead of one per pair of nodes. With
+the eigenvectors kept, a training step costs as much as reading the answers off. Besides every node's own answer it may read
+what a node's demand leaves at its neighbours, ``(U p U^T)_uv``, an encoding of edges.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer.encoding.dynamics import TINY
+from ohmformer.encoding.inputs import SmallGraphs, read_pairs
+from ohmformer.encoding.pe import LinearTransformerPE
+
+
+def spectra(
+    edges: Int[Tensor, "2 edges"], batch: Int[Tensor, " nodes"]
+) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "nodes width"]]:
+    """Eigenvalues of every graph's N, ascending, and every node's row of the eigenvectors; zero beyond a graph's size."""
+    pairs = read_pairs(edges, None, batch, len(batch), l1=False, dtype=torch.float64)
+    graphs = SmallGraphs.of(pairs)
+    values = torch.zeros(pairs.graph.num_graphs, pairs.graph.width)
+    vectors = torch.zeros(len(batch) + 1, pairs.graph.width)
+    for block in graphs.buckets.blocks:
+        real = block.node >= 0
+        # padding goes above the spectrum, which ends at 2
+        value, vector = torch.linalg.eigh(block.of(graphs.buffer) + torch.diag_embed(3.0 * ~real))
+        kept = torch.arange(value.shape[1]) < real.sum(1, keepdim=True)
+        most = min(value.shape[1], values.shape[1])
+        values[block.which, :most] = (value * kept)[:, :most].float()
+        vectors[block.node, :most] = (vector * kept[:, None])[:, :, :most].float()
+    return values, vectors[:-1]
+
+
+def channels(
+    model: LinearTransformerPE, values: Float[Tensor, "graphs width"], sizes: Int[Tensor, " graphs"]
+) -> Float[Tensor, "graphs width hidden"]:
+    """``p`` of every channel on every eigenvalue after all layers, times the root of the number of nodes."""
+    if model.phi0 != "diagonal" or model.evolve or model.degrees != "gram":
+        raise ValueError(f"expected phi0='diagonal' with B fixed and Gram degrees, got {model.config}")
+    real = (torch.arange(values.shape[1], device=values.device) < sizes[:, None]).to(values)[:, None]
+    root = sizes.to(values).sqrt()[:, None, None]
+    p = (real / root).expand(-1, model.hidden, -1)
+    seen = values[:, None]
+    for layer in model._layers():
+        similarity = layer.gram * seen + layer.phi * (layer.product[:, None] * p.square()).sum(1, keepdim=True)
+        p = p * (layer.skip + layer.value[:, None] * similarity)
+        p = p * p.square().sum(-1, keepdim=True).add(TINY).rsqrt()
+    return (p * root).mT
