@@ -1,9 +1,9 @@
 """The ``diagonal`` start with B fixed, on eigenvalues: the same numbers as the layers give, for graphs that are met often.
 
 Every channel starts at a multiple of the identity, and a layer maps functions of N to functions of N, so a channel is
-``U p(lambda) U^T`` throughout: the layers act on ``p`` alone, one number per eigenvalue instead of one per pair of nodes. With
-the eigenvectors kept, a training step costs as much as reading the answers off. Besides every node's own answer it may read
-what a node's demand leaves at its neighbours, ``(U p U^T)_uv``, an encoding of edges.
+``U p(lambda) U^T`` throughout: the layers act on ``p`` alone, one number per eigenvalue instead of one per pair of nodes.
+With the eigenvectors kept, a training step costs as much as reading the answers off. Besides every node's own answer it may
+read what a node's demand leaves at its neighbours, ``(U p U^T)_uv``, an encoding of edges.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def channels(
     """``p`` of every channel on every eigenvalue after all layers, times the root of the number of nodes."""
     if model.phi0 != "diagonal" or model.evolve or model.degrees != "gram":
         raise ValueError(f"expected phi0='diagonal' with B fixed and Gram degrees, got {model.config}")
-    real = (torch.arange(values.shape[1], device=values.device) < sizes[:, None]).to(values)[:, None]
+    real = (torch.arange(values.shape[1], device=values.device) < sizes[:, None]).to(values)
     root = sizes.to(values).sqrt()[:, None, None]
-    p = (real / root).expand(-1, model.hidden, -1)
-    seen = values[:, None]
+    p = (real[:, :, None] / root).expand(-1, -1, model.hidden)
     for layer in model._layers():
-        similarity = layer.gram * seen + layer.phi * (layer.product[:, None] * p.square()).sum(1, keepdim=True)
-        p = p * (layer.skip + layer.value[:, None] * similarity)
-        p = p * p.square().sum(-1, keepdim=True).add(TINY).rsqrt()
-    return (p * root).mT
+        # p <- p (skip + value (gram lambda + phi sum_c product_c p_c^2)), then over its norm
+        similarity = torch.stack([values, p.square() @ layer.product], dim=2)
+        weight = torch.stack([layer.value * layer.gram, layer.value * layer.phi])
+        p = p * (similarity @ weight + layer.skip)
+        p = p * p.square().sum(1, keepdim=True).add(TINY).rsqrt()
+    return p * root

@@ -35,13 +35,9 @@ class Batch:
         """The same on another device."""
         if device.type == self.atom.device.type == "cpu":
             return self
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Batch(
-            **{
-                name: {k: v.to(device) for k, v in x.items()} if isinstance(x, dict) else x.to(device)
-                for name, x in moved.items()
-            }
-        )
+        flat = {f.name: getattr(self, f.name).to(device) for f in fields(self) if not f.name.startswith("per_")}
+        kept = [{k: v.to(device) for k, v in x.items()} for x in (self.per_node, self.per_molecule)]
+        return Batch(**flat, per_node=kept[0], per_molecule=kept[1])
 
 
 class Split:

@@ -12,7 +12,7 @@ ENCODINGS = (
     "none", "lappe", "rwse", "resistance", "resistive-embedding", "heat",
     "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs",
 )  # fmt: skip
-"""Encodings by name; ``lt`` is the linear Transformer, followed by where Phi starts (``pairs``: diagonal, read on bonds too)."""
+"""By name; ``lt`` is the linear Transformer, followed by where Phi starts (``pairs``: diagonal, read on bonds too)."""
 BACKBONES = ("gt", "gps")
 READOUTS = ("paper", "mean", "sum")
 SCHEDULES = ("one-cycle", "halving", "steps")
@@ -77,7 +77,19 @@ class RunConfig:
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"expected {name} among {', '.join(known)}, got {getattr(self, name)!r}")
-        for name in ("epochs", "batch", "width", "heads", "layers", "channels", "columns", "walk", "groups", "loops", "starts"):
+        for name in (
+            "epochs",
+            "batch",
+            "width",
+            "heads",
+            "layers",
+            "channels",
+            "columns",
+            "walk",
+            "groups",
+            "loops",
+            "starts",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
 
@@ -133,6 +145,8 @@ def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
         values |= {"epochs": 1000, "half_life": 400, "columns": 3}
     if not encoding.startswith("lt-"):
         values.pop("pretrain", None)
+    if encoding in ("lt-diagonal", "lt-pairs"):
+        values = {"encoding_lr": 1e-3, "groups": 16, "loops": 1, **values}
     return replace(RunConfig(), **{**values, **changes})
 
 

@@ -1,11 +1,13 @@
 """All encodings behind one door: what they keep of every molecule, and what they give to a backbone in every step.
 
 ``keep`` computes once, for all molecules of a split, what does not change in training. An ``Encoding`` turns a batch into
-numbers per atom and, if it has any, per edge. They leave with mean 0 and spread 1 over atoms by fixed factors, measured before
-training: nothing depends on the batch, so evaluation does what training did.
+numbers per atom and, if it has any, per edge. They leave with mean 0 and spread 1 over atoms by fixed factors that are
+measured before training: nothing depends on the batch, so evaluation does what training did.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -114,11 +116,16 @@ class Learned(_Standardized):
 
 
 class LearnedSpectral(_Standardized):
-    """The ``diagonal`` start through the eigenvalues that were kept, read at every node and, with ``pairs``, at its neighbours."""
+    """The ``diagonal`` start by eigenvalues that were kept, read at nodes and, with ``pairs``, at their neighbours."""
 
     def __init__(self, model: LinearTransformerPE, *, pairs: bool) -> None:
         super().__init__(model.dim, model.hidden if pairs else 0)
         self.model = model
+        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: a group either walks or waits
+        layer, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
+        with torch.no_grad():
+            model.value.copy_(-(layer[:, None] * model.hidden <= channel * model.groups).float())
+            model.readout.copy_(torch.eye(model.dim))
 
     def raw(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
         """``p`` on eigenvalues, then what it is at nodes and edges."""
@@ -161,7 +168,7 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
         columns = {"rwse": config.walk, "resistance": 2, "resistive-embedding": config.columns, "heat": 6}
         return Kept(columns[config.encoding])
     start = config.encoding.removeprefix("lt-")
-    shape = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
+    shape: dict[str, Any] = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
     if start in ("diagonal", "pairs"):
         model = LinearTransformerPE(config.channels, hidden=config.channels, phi0="diagonal", **shape)
         return LearnedSpectral(model, pairs=start == "pairs")

@@ -40,13 +40,13 @@ class Molecule(NamedTuple):
 def describe(smiles: str) -> Molecule:
     """The molecule of a SMILES, or a ValueError that names it."""
     from rdkit import Chem, rdBase
-    from rdkit.Chem import Crippen
+    from rdkit.Chem.rdMolDescriptors import CalcCrippenDescriptors
 
     molecule = canonical_molecule(clean(smiles))[1]
     if molecule.GetNumBonds() == 0:
         raise ValueError(f"expected a molecule with at least one bond, got {smiles!r}")
     with rdBase.BlockLogs():
-        logp, accessibility = Crippen.MolLogP(molecule), _scorer().calculateScore(molecule)
+        logp, accessibility = CalcCrippenDescriptors(molecule)[0], _scorer().calculateScore(molecule)
         rings = [len(ring) for ring in molecule.GetRingInfo().AtomRings()]
         try:
             Chem.Kekulize(molecule, clearAromaticFlags=True)
@@ -77,6 +77,6 @@ def _networkx_ring(bonds: list[tuple[int, int, int]]) -> int:
 
 @cache
 def _scorer():
-    from rdkit.Contrib.SA_Score import sascorer
+    from rdkit.Contrib.SA_Score import sascorer  # pyright: ignore[reportMissingImports]
 
     return sascorer

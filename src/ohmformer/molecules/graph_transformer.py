@@ -7,8 +7,8 @@ One layer, with h on atoms and e on bonds in both directions, all maps affine, p
     h_v <- norm(h_v + O sum_u a V h_u)             then norm(h + MLP(h))
     e   <- norm(e + P w)                           then norm(e + MLP(e))
 
-What is fast about it: queries, keys and values are one product; attention and batch norm are functions with gradients by hand,
-which read every array as few times as possible; sums over edges go along edges sorted by target (for sources: along their
+What is fast about it: queries, keys and values are one product; attention and batch norm have gradients by hand, which read
+every array as few times as possible; sums over edges go along edges sorted by target (for sources: along their
 opposites); bonds enter the first layer as a few numbers each, so its E e is a small product; the last layer's e is never
 computed, because nobody reads it.
 """
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear, one_hot
@@ -86,47 +87,60 @@ def _places(x: Tensor) -> Int[Tensor, " edges"]:
 
 
 class _ResidualNorm(torch.autograd.Function):
-    """Batch norm of ``x + y`` by the batch's own mean and variance; also returns these."""
+    """Batch norm of ``x + y`` by mean and variance of all processes' rows; also returns these and the number of rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         z = x + y
-        mean = z.sum(0).div_(len(z))
+        count = _over_processes(torch.tensor(float(len(z)), device=z.device))
+        mean = _over_processes(z.sum(0)).div_(count)
         z.sub_(mean)
-        variance = torch.mul(z, z).sum(0).div_(len(z))
+        variance = _over_processes(torch.mul(z, z).sum(0)).div_(count)
         inverse = (variance + eps).rsqrt_()
-        ctx.save_for_backward(z, weight, inverse)
-        ctx.mark_non_differentiable(mean, variance)
-        return torch.addcmul(bias, z, weight * inverse), mean, variance
+        ctx.save_for_backward(z, weight, inverse, count)
+        ctx.mark_non_differentiable(mean, variance, count)
+        return torch.addcmul(bias, z, weight * inverse), mean, variance, count
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        z, weight, inverse = ctx.saved_tensors
+        z, weight, inverse, count = ctx.saved_tensors
         g = gradients[0]
         g_bias = g.sum(0)
         slope = torch.mul(g, z).sum(0).mul_(inverse)
         # d z = weight inverse (g - mean g - z inverse mean(g z inverse))
         scale = weight * inverse
-        g_x = torch.addcmul(g_bias * scale / -len(z), g, scale).addcmul_(z, slope * inverse * scale, value=-1 / len(z))
+        both = _over_processes(torch.stack([g_bias, slope])) / count
+        g_x = torch.addcmul(-both[0] * scale, g, scale).addcmul_(z, both[1] * inverse * scale, value=-1)
         return g_x, g_x, slope, g_bias, None
 
 
+def _over_processes(x: Tensor) -> Tensor:
+    """The sum over all processes, for one process x itself."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(x)
+    return x
+
+
 class ResidualNorm(nn.BatchNorm1d):
-    """``batch_norm(x + y)``; parameters, running statistics and behaviour are those of ``nn.BatchNorm1d``."""
+    """``batch_norm(x + y)``; all else is as in ``nn.BatchNorm1d``, or ``nn.SyncBatchNorm`` with several processes."""
 
     def forward(self, x: Float[Tensor, "rows width"], y: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The normalised sum."""
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
         if not self.training:
             scale = self.weight * (self.running_var + self.eps).rsqrt()
             return torch.addcmul(self.bias - self.running_mean * scale, x + y, scale)
-        out, mean, variance = _ResidualNorm.apply(x, y, self.weight, self.bias, self.eps)  # pyright: ignore[reportGeneralTypeIssues]
+        out, mean, variance, rows = _ResidualNorm.apply(x, y, self.weight, self.bias, self.eps)  # pyright: ignore[reportGeneralTypeIssues]
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             momentum = self.momentum if self.momentum is not None else 1 / int(self.num_batches_tracked)
             self.running_mean.lerp_(mean, momentum)
-            self.running_var.lerp_(variance * (len(x) / max(1, len(x) - 1)), momentum)
+            self.running_var.lerp_(variance * (rows / (rows - 1).clamp(min=1)), momentum)
         return out
 
 
@@ -153,7 +167,11 @@ class GraphTransformerLayer(nn.Module):
             self.edge_mlp, self.edge_norm, self.edge_mlp_norm = _MLP(width), ResidualNorm(width), ResidualNorm(width)
 
     def forward(
-        self, h: Float[Tensor, "nodes width"], e: Float[Tensor, "edges width"], seen: Float[Tensor, "edges width"], batch: Batch
+        self,
+        h: Float[Tensor, "nodes width"],
+        e: Float[Tensor, "edges width"],
+        seen: Float[Tensor, "edges width"],
+        batch: Batch,
     ) -> tuple[Float[Tensor, "nodes width"], Float[Tensor, "edges width"]]:
         """New h and e; ``seen`` is ``E e``."""
         mixed, w = _Attention.apply(self.qkv(h), seen, batch, self.heads)  # pyright: ignore[reportGeneralTypeIssues]
@@ -193,9 +211,12 @@ class GraphTransformer(nn.Module):
         self.layers = nn.ModuleList(GraphTransformerLayer(width, heads, last=l == layers - 1) for l in range(layers))
 
     def forward(
-        self, batch: Batch, node: Float[Tensor, "nodes k"] | None = None, edge: Float[Tensor, "edges k"] | None = None
+        self,
+        batch: Batch,
+        node: Float[Tensor, "nodes columns"] | None = None,
+        edge: Float[Tensor, "edges few"] | None = None,
     ) -> Float[Tensor, "nodes width"]:
-        """h after all layers; ``node`` and ``edge`` are the encodings."""
+        """H after all layers; ``node`` and ``edge`` are the encodings."""
         h = embed_atoms(self.atom, batch.atom)
         if self.node_encoding is not None:
             h = h + self.node_encoding(node)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ohmformer.molecules.batches import Batch
 from ohmformer.molecules.config import RunConfig
 from ohmformer.molecules.encodings import Encoding, build
+from ohmformer.molecules.gps import GPS
 from ohmformer.molecules.graph_transformer import GraphTransformer
 
 TYPICAL_SIZE = 20.0
@@ -16,7 +17,7 @@ TYPICAL_SIZE = 20.0
 
 
 class ReadOut(nn.Module):
-    """One number per molecule: ``paper``, mean over atoms, then width -> 1 -> 1; ``mean`` and ``sum``, width -> width -> 1."""
+    """One number per molecule: ``paper``, mean over atoms, then width -> 1 -> 1; ``mean``, ``sum``: width -> width -> 1."""
 
     def __init__(self, kind: str, width: int) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class MoleculeModel(nn.Module):
             "width": config.width, "heads": config.heads, "layers": config.layers,
             "node_encoding": self.encoding.node_columns, "edge_encoding": self.encoding.edge_columns,
         }  # fmt: skip
-        return GraphTransformer(atoms, **shape)
+        return (GraphTransformer if config.backbone == "gt" else GPS)(atoms, **shape)
 
     def forward(self, batch: Batch, draw: torch.Generator) -> Float[Tensor, " molecules"]:
         """The prediction for every molecule; ``draw`` is for encodings that are random."""

