@@ -1,4 +1,4 @@
-"""The paper's layer written down as it is printed, edge by edge and without any trick: what the fast one is compared with."""
+"""The paper's layer as it is printed, edge by edge and without any trick: what the fast one is compared with."""
 
 import torch
 from torch import nn

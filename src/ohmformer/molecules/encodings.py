@@ -131,7 +131,7 @@ class LearnedSpectral(_Standardized):
         """``p`` on eigenvalues, then what it is at nodes and edges."""
         width = int(batch.sizes.max())
         vectors, values = batch.per_node["vectors"][:, :width], batch.per_molecule["values"][:, :width]
-        p = channels(self.model, values, batch.sizes)
+        p = channels(self.model, values, batch.sizes, restore=True)
         node = _by_molecule(vectors.square(), batch.owner, batch.sizes, p) @ self.model.readout.mT
         if self.edge_scale is None:
             return node, None
