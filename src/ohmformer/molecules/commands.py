@@ -1,4 +1,4 @@
-"""``ohmformer train``."""
+"""``ohmformer train``, and ``ohmformer reproduce table2``."""
 
 from __future__ import annotations
 
@@ -39,6 +39,26 @@ def train(
         f"validation {answer['valid']:.4f} in epoch {answer['best_epoch']}; "
         f"{answer['encoding_parameters']} of {answer['parameters']} parameters in the encoding; {folder}"
     )
+
+
+def table2(
+    data: str, preset: str, seeds: int, runs: Path, out: Path, *, smiles: Path | None, setting: list[str], workers: int
+) -> None:
+    """Train the grid of Table 2, run after run; the table and the picture are written anew after every one."""
+    from ohmformer.molecules import config as configs
+    from ohmformer.molecules import table2 as tables
+
+    wanted = tables.grid(data, tables.GRID, seeds, preset, **configs.changes(setting))
+    names = {run.name for run in wanted}
+    for i, run in enumerate(wanted, 1):
+        typer.echo(f"{i} of {len(wanted)}: {run.name}", err=True)
+        run_in(run, runs / run.name, smiles=smiles, workers=workers)
+        there = [found for found in tables.finished(runs) if found.config.name in names]
+        command = " ".join(
+            ["ohmformer reproduce table2", f"--data {data} --preset {preset}", *(f"--set {x}" for x in setting)]
+        )
+        paths = tables.write(there, out, name=f"table2-{Path(data).name.split('.')[0]}-{preset}", note=f"`{command}`.")
+    typer.echo(f"table2: {', '.join(str(path) for path in paths)}", err=True)
 
 
 def run_in(run, folder: Path, *, smiles: Path | None, column: str = "smiles", devices: int = 1, workers: int = 1) -> dict:

