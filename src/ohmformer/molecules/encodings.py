@@ -20,6 +20,8 @@ from ohmformer.molecules.batches import Batch, Split
 from ohmformer.molecules.config import RunConfig
 from ohmformer.molecules.table import MoleculeTable, spans
 
+FIXED_FLOOR, LEARNED_FLOOR = 1e-4, 0.05
+"""The least spread a column is divided by. Learned columns move, and what they move by is multiplied too."""
 PART = 1000
 """Molecules that ``keep`` takes at a time."""
 
@@ -41,8 +43,9 @@ class Encoding(nn.Module):
 class Standardize(nn.Module):
     """``(x - center) / spread`` with factors that are measured once."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, floor: float) -> None:
         super().__init__()
+        self.floor = floor
         self.center: Tensor
         self.spread: Tensor
         self.register_buffer("center", torch.zeros(columns))
@@ -51,7 +54,7 @@ class Standardize(nn.Module):
     def measure(self, x: Float[Tensor, "rows columns"]) -> None:
         """Set the factors to mean and spread of x."""
         self.center.copy_(x.mean(0))
-        self.spread.copy_(x.std(0).clamp(min=1e-4))
+        self.spread.copy_(x.std(0).clamp(min=self.floor))
 
     def forward(self, x: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
         """Apply them."""
@@ -61,11 +64,11 @@ class Standardize(nn.Module):
 class _Standardized(Encoding):
     """An encoding whose raw numbers are standardised."""
 
-    def __init__(self, node_columns: int, edge_columns: int = 0) -> None:
+    def __init__(self, node_columns: int, edge_columns: int = 0, floor: float = FIXED_FLOOR) -> None:
         super().__init__()
         self.node_columns, self.edge_columns = node_columns, edge_columns
-        self.node_scale = Standardize(node_columns)
-        self.edge_scale = Standardize(edge_columns) if edge_columns else None
+        self.node_scale = Standardize(node_columns, floor)
+        self.edge_scale = Standardize(edge_columns, floor) if edge_columns else None
 
     def raw(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
@@ -119,7 +122,7 @@ class LearnedSpectral(_Standardized):
     """The ``diagonal`` start by eigenvalues that were kept, read at nodes and, with ``pairs``, at their neighbours."""
 
     def __init__(self, model: LinearTransformerPE, *, pairs: bool) -> None:
-        super().__init__(model.dim, model.hidden if pairs else 0)
+        super().__init__(model.dim, model.hidden if pairs else 0, LEARNED_FLOOR)
         self.model = model
         # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: a group either walks or waits
         layer, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
