@@ -1,4 +1,4 @@
-"""What a training step of the Graph Transformer costs, against the paper's layer transcribed; and reading SMILES on two cores.
+"""What a training step of the Graph Transformer costs against the paper's layer transcribed; and reading SMILES.
 
 python benchmarks/molecules.py --smiles zinc_valid.smi.gz
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from measure import side_by_side, write_table
 from torch import Tensor, nn
 
+from measure import side_by_side, write_table
 from ohmformer.molecules.batches import Batch, Split
 from ohmformer.molecules.config import RunConfig
 from ohmformer.molecules.encodings import keep
