@@ -20,7 +20,7 @@ from ohmformer.molecules.batches import Batch, Split
 from ohmformer.molecules.config import RunConfig
 from ohmformer.molecules.table import MoleculeTable, spans
 
-FIXED_FLOOR, LEARNED_FLOOR = 1e-4, 0.05
+FIXED_FLOOR, LEARNED_FLOOR = 1e-4, 0.01
 """The least spread a column is divided by. Learned columns move, and what they move by is multiplied too."""
 PART = 1000
 """Molecules that ``keep`` takes at a time."""
