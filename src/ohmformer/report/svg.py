@@ -16,7 +16,7 @@ from torch import Tensor
 from ohmformer.transformer.blocks import Blocks, Coefficient, Head, Layer
 
 POSITIVE, NEGATIVE, MUTED = "#3b82f6", "#e8710a", "#8a8f98"
-CELL_WIDTH, CELL_HEIGHT, MARGIN = 74, 34, 84
+CELL_WIDTH, CELL_HEIGHT, MARGIN = 62, 30, 74
 FLOOR = 1e-17
 """Errors below this are drawn at this."""
 
@@ -74,7 +74,7 @@ def draw_blocks(title: str, blocks: Blocks, names: Sequence[str]) -> str:
             )
             if coefficient is not None:
                 words = _words(coefficient)
-                size = 11 if len(words) <= 11 else 9
+                size = 11 if len(words) <= 8 else 9
                 parts.append(_text(x + CELL_WIDTH / 2, y + CELL_HEIGHT / 2 + 4, words, anchor="middle", size=size))
     label = f"{title}: " + ", ".join(f"{words} from {s} to {t}" for (t, s), words in _described(blocks))
     return _svg(width, height, label, parts, fixed=True)
