@@ -6,7 +6,7 @@ Generated pages cannot go stale, because they are nowhere but in the built site.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def generated_pages() -> Iterator[tuple[str, str]]:
     yield "changelog.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def gallery_index(shown: list[Exhibit]) -> str:
+def gallery_index(shown: Sequence[Exhibit]) -> str:
     """All constructions in a table, and the depths they need."""
     rows = [[e.task, f"[{e.title}]({e.slug}.md)", e.statement] for e in shown]
     return "\n\n".join(
@@ -132,7 +132,7 @@ def example_page() -> str:
     for path in sorted((ROOT / "examples").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         words = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-        parts += [f"## {path.name}", words, f"```{{.python .not-run}}\n{text}```"]
+        parts += [f"## {path.name}", words, f"```python\n{text}```"]
     return "\n\n".join(parts)
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-LANGUAGES = {"python", "pycon", "bash", "text", "yaml", "{.python .not-run}"}
+RUN = {"python", "pycon", "bash"}
+LANGUAGES = RUN | {"text", "yaml"}
 FENCE = re.compile(r"^(?:<!-- (?P<mark>slow|not run): .+ -->\n)?```(?P<language>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
 
 

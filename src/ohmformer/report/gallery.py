@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -138,7 +138,8 @@ class Exhibit:
         return draw_curves(curves, f"{self.title}: error against layers, with its bound")
 
 
-def exhibits() -> list[Exhibit]:
+@cache
+def exhibits() -> tuple[Exhibit, ...]:
     """The gallery, in the order of the paper's tasks."""
     spectrum = exact.spectrum(gallery_graph())
     deep, steep, steps = (*range(0, 20, 2), *range(20, 101, 8)), tuple(range(1, 11)), (*range(0, 12), *range(12, 61, 6))
@@ -152,7 +153,7 @@ def exhibits() -> list[Exhibit]:
     top, top_depths = iteration(Laplacian(spectrum), GramSchmidt(2), 36)
     bottom, bottom_depths = iteration(Shifted(spectrum), GramSchmidt(3), 96)
     through, through_depths = iteration(ThroughPinv(spectrum), NewtonSchulz(2), 24)
-    return [
+    return (
         Exhibit("gradient-descent", "Gradient descent", electric, GradientDescent(spectrum), "GradientDescent(spectrum)", deep),
         Exhibit("squaring", "Squaring", electric, Squaring(spectrum), "Squaring(spectrum)", steep),
         Exhibit("chebyshev", "Chebyshev", electric, Chebyshev(spectrum), "Chebyshev(spectrum)", steps),
@@ -169,7 +170,7 @@ def exhibits() -> list[Exhibit]:
         Exhibit("gram-schmidt", "Gram-Schmidt", columns, GramSchmidt(4), "GramSchmidt(4)", tuple(range(0, 7))),
         Exhibit("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", columns, ParallelGramSchmidt(4), "ParallelGramSchmidt(4)", tuple(range(0, 7))),
         Exhibit("newton-schulz", "Newton-Schulz", columns, NewtonSchulz(4), "NewtonSchulz(4)", tuple(range(0, 13))),
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def kinds_of_layers(program: Program) -> Iterator[tuple[str, Layer]]:

@@ -7,7 +7,7 @@ dark, on screen or on paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -84,7 +84,7 @@ def _described(blocks: Blocks) -> list[tuple[tuple[str, str], str]]:
     return [(pair, _words(coefficient)) for pair, coefficient in blocks.items()]
 
 
-def _size(coefficient: Coefficient) -> float:
+def _size(coefficient: Coefficient) -> int | float:
     if isinstance(coefficient, Tensor):
         return float(coefficient.abs().max())
     return max(abs(x) for x in coefficient) if isinstance(coefficient, tuple) else abs(coefficient)
@@ -105,7 +105,7 @@ def _words(coefficient: Coefficient) -> str:
     return {1: "I", -1: "−I"}.get(coefficient, f"{_number(coefficient)} I")
 
 
-def _number(x: float) -> str:
+def _number(x: int | float) -> str:
     return f"{x:.3g}".replace("-", "−") if x else "0"
 
 
@@ -150,7 +150,7 @@ def draw_curves(curves: Sequence[Curve], label: str) -> str:
     return _svg(width, height, label, parts)
 
 
-def _grid(place, low: int, high: int, deepest: int, width: int, height: int) -> list[str]:
+def _grid(place: Callable[[int, float], tuple[float, float]], low: int, high: int, deepest: int, width: int, height: int) -> list[str]:
     parts = []
     step = max(1, math.ceil((high - low) / 6))
     for power in range(high, low - 1, -step):
@@ -189,16 +189,16 @@ def draw_bars(bars: Mapping[str, float], label: str) -> str:
     return _svg(width, row * max(len(bars), 1), label, parts)
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12, weight: str = "normal") -> str:
+def _text(x: int | float, y: int | float, words: str, *, anchor: str = "start", size: int = 12, weight: str = "normal") -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
         f'fill="currentColor">{escape(words)}</text>'
     )
 
 
-def _svg(width: float, height: float, label: str, parts: Sequence[str], *, fixed: bool = False) -> str:
-    size = f' width="{width:.0f}" height="{height:.0f}"' if fixed else ""
+def _svg(width: int, height: int, label: str, parts: Sequence[str], *, fixed: bool = False) -> str:
+    size = f' width="{width}" height="{height}"' if fixed else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}"{size} role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"{size} role="img" '
         f'font-family="sans-serif" aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )
