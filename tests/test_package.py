@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from ohmformer.constructions import (
     TaylorHeat,
 )
 from ohmformer.families import family
-
 
 
 def test_the_core_imports_no_chemistry_training_or_web_packages():

@@ -26,9 +26,7 @@ def today() -> str:
 
 def one_line() -> str:
     """Date, processor, cores and versions, for a table to say where its numbers come from."""
-    return (
-        f"{today()}, {processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
-    )
+    return f"{today()}, {processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
 
 
 def facts() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The README keeps what it promises: its path to an answer, its commands, its numbers. (Its doctests run with the others.)"""
+"""The README keeps what it promises: its path to an answer, its commands, its numbers. (Doctests run with the others.)"""
 
 import csv
 import os
@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -36,7 +37,7 @@ def truth(edges: list[dict[str, str]]) -> dict[frozenset[str], float]:
     for edge in edges:
         u, v, conductance = edge["source"], edge["target"], 1 / float(edge["ohm"])
         graph.add_edge(u, v, g=conductance + (graph.edges[u, v]["g"] if graph.has_edge(u, v) else 0.0))
-    distances = nx.resistance_distance(graph, weight="g", invert_weight=False)
+    distances: Any = nx.resistance_distance(graph, weight="g", invert_weight=False)
     return {frozenset((u, v)): x for u, row in distances.items() for v, x in row.items() if u != v}
 
 

@@ -138,39 +138,46 @@ class Exhibit:
         return draw_curves(curves, f"{self.title}: error against layers, with its bound")
 
 
+DEEP = (*range(0, 20, 2), *range(20, 101, 8))
+MIDDLE = (*range(0, 12), *range(12, 61, 6))
+STEEP = tuple(range(1, 11))
+SHORT = tuple(range(0, 7))
+
+
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
     """The gallery, in the order of the paper's tasks."""
     spectrum = exact.spectrum(gallery_graph())
-    deep, steep, steps = (*range(0, 20, 2), *range(20, 101, 8)), tuple(range(1, 11)), (*range(0, 12), *range(12, 61, 6))
     electric, root, heat = "electric flow, L⁺ψ", "square root, √L⁺", "heat kernel, exp(−sL)"
-    vectors, columns = "eigenvectors", "orthonormal columns"
+    columns, log, s = "orthonormal columns", np.log, HEAT_TIME
 
-    def iteration(multiply: Laplacian, orthogonalize: Orthogonalization, steps: int) -> tuple[SubspaceIteration, tuple[int, ...]]:
+    def iteration(slug: str, title: str, multiply: Laplacian, orthogonalize: Orthogonalization, steps: int) -> Exhibit:
         solver = SubspaceIteration(multiply, orthogonalize)
-        return solver, tuple(solver.layers(n) for n in range(0, steps + 1, steps // 12))
+        parts = f"{type(multiply).__name__}(spectrum), {type(orthogonalize).__name__}({orthogonalize.k})"
+        depths = tuple(solver.layers(n) for n in range(0, steps + 1, steps // 12))
+        return Exhibit(slug, title, "eigenvectors", solver, f"SubspaceIteration({parts})", depths)
 
-    top, top_depths = iteration(Laplacian(spectrum), GramSchmidt(2), 36)
-    bottom, bottom_depths = iteration(Shifted(spectrum), GramSchmidt(3), 96)
-    through, through_depths = iteration(ThroughPinv(spectrum), NewtonSchulz(2), 24)
+    def show(slug: str, title: str, task: str, built: Runnable, arguments: str, depths: tuple[int, ...]) -> Exhibit:
+        return Exhibit(slug, title, task, built, f"{type(built).__name__}({arguments})", depths)
+
     return (
-        Exhibit("gradient-descent", "Gradient descent", electric, GradientDescent(spectrum), "GradientDescent(spectrum)", deep),
-        Exhibit("squaring", "Squaring", electric, Squaring(spectrum), "Squaring(spectrum)", steep),
-        Exhibit("chebyshev", "Chebyshev", electric, Chebyshev(spectrum), "Chebyshev(spectrum)", steps),
-        Exhibit("chebyshev-cubing", "Chebyshev cubing", electric, ChebyshevCubing(spectrum), "ChebyshevCubing(spectrum)", steep[:7]),
-        Exhibit("power-series-root", "Power series of the root", root, PowerSeriesRoot(spectrum), "PowerSeriesRoot(spectrum)", deep),
-        Exhibit("newton-schulz-root", "Newton-Schulz root", root, NewtonSchulzRoot(spectrum), "NewtonSchulzRoot(spectrum)", steep),
-        Exhibit("taylor-heat", "Power series of the heat kernel", heat, TaylorHeat(spectrum, HEAT_TIME), "TaylorHeat(spectrum, 0.5)", steps),
-        Exhibit("cubed-heat", "Cubed heat", heat, CubedHeat(spectrum, HEAT_TIME), "CubedHeat(spectrum, 0.5)", steep),
-        Exhibit("seeded-heat", "Cubing from a seed", heat, SeededHeat(spectrum, HEAT_TIME), "SeededHeat(spectrum, 0.5)", steep),
-        Exhibit("spectral-filter", "Any spectral filter", "any f(L)", SpectralFilter(spectrum, np.log), "SpectralFilter(spectrum, np.log)", steps),
-        Exhibit("top-eigenvectors", "Top eigenvectors", vectors, top, "SubspaceIteration(Laplacian(spectrum), GramSchmidt(2))", top_depths),
-        Exhibit("bottom-eigenvectors", "Bottom eigenvectors", vectors, bottom, "SubspaceIteration(Shifted(spectrum), GramSchmidt(3))", bottom_depths),
-        Exhibit("eigenvectors-through-pinv", "Bottom eigenvectors through L⁺", vectors, through, "SubspaceIteration(ThroughPinv(spectrum), NewtonSchulz(2))", through_depths),
-        Exhibit("gram-schmidt", "Gram-Schmidt", columns, GramSchmidt(4), "GramSchmidt(4)", tuple(range(0, 7))),
-        Exhibit("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", columns, ParallelGramSchmidt(4), "ParallelGramSchmidt(4)", tuple(range(0, 7))),
-        Exhibit("newton-schulz", "Newton-Schulz", columns, NewtonSchulz(4), "NewtonSchulz(4)", tuple(range(0, 13))),
-    )  # fmt: skip
+        show("gradient-descent", "Gradient descent", electric, GradientDescent(spectrum), "spectrum", DEEP),
+        show("squaring", "Squaring", electric, Squaring(spectrum), "spectrum", STEEP),
+        show("chebyshev", "Chebyshev", electric, Chebyshev(spectrum), "spectrum", MIDDLE),
+        show("chebyshev-cubing", "Chebyshev cubing", electric, ChebyshevCubing(spectrum), "spectrum", STEEP[:7]),
+        show("power-series-root", "Power series of the root", root, PowerSeriesRoot(spectrum), "spectrum", DEEP),
+        show("newton-schulz-root", "Newton-Schulz root", root, NewtonSchulzRoot(spectrum), "spectrum", STEEP),
+        show("taylor-heat", "Power series of the heat kernel", heat, TaylorHeat(spectrum, s), "spectrum, 0.5", MIDDLE),
+        show("cubed-heat", "Cubed heat", heat, CubedHeat(spectrum, s), "spectrum, 0.5", STEEP),
+        show("seeded-heat", "Cubing from a seed", heat, SeededHeat(spectrum, s), "spectrum, 0.5", STEEP),
+        show("spectral-filter", "Any filter", "any f(L)", SpectralFilter(spectrum, log), "spectrum, np.log", MIDDLE),
+        iteration("top-eigenvectors", "Top eigenvectors", Laplacian(spectrum), GramSchmidt(2), 36),
+        iteration("bottom-eigenvectors", "Bottom eigenvectors", Shifted(spectrum), GramSchmidt(3), 60),
+        iteration("through-pinv", "Bottom eigenvectors through L⁺", ThroughPinv(spectrum), NewtonSchulz(2), 24),
+        show("gram-schmidt", "Gram-Schmidt", columns, GramSchmidt(4), "4", SHORT),
+        show("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", columns, ParallelGramSchmidt(4), "4", SHORT),
+        show("newton-schulz", "Newton-Schulz", columns, NewtonSchulz(4), "4", tuple(range(0, 13))),
+    )
 
 
 def kinds_of_layers(program: Program) -> Iterator[tuple[str, Layer]]:

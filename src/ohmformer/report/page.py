@@ -24,7 +24,8 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
     style = files("ohmformer.report").joinpath("style.css").read_text(encoding="utf-8")
     contents = "".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections)
     body = "\n".join(
-        f'<section id="{escape(s.name)}"><h2>{escape(s.title)}</h2>\n{s.html}{_missing(s.missing)}</section>' for s in sections
+        f'<section id="{escape(s.name)}"><h2>{escape(s.title)}</h2>\n{s.html}{_missing(s.missing)}</section>'
+        for s in sections
     )
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -63,9 +64,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_
         return "".join(cell(i, words, tag) for i, words in enumerate(row))
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return (
-        f'<div class="scroll"><table><thead><tr>{cells(header, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    return f'<div class="scroll"><table><thead><tr>{cells(header, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def folded(summary: str, html: str) -> str:

@@ -70,16 +70,30 @@ def lemmas(runs: Path) -> Section:
             f"{escape(shown.task)}</p>{to_html(shown.update)}<p><b>Bound.</b></p>{to_html(shown.bound)}{shown.plot()}</article>"
         )
     parts.append(f'<div class="cards">{"".join(cards)}</div>')
-    return Section("lemmas", "Lemmas and bounds", "\n".join(parts), () if path.is_file() else (f"ohmformer verify --out {path}",))
+    return Section(
+        "lemmas", "Lemmas and bounds", "\n".join(parts), () if path.is_file() else (f"ohmformer verify --out {path}",)
+    )
 
 
 def _verification(found: Mapping[str, Any], path: Path) -> str:
-    header = ["construction", "statement", "checks", "depth", "error", "bound", "error / bound", "against plain", "dense", "violations"]
+    header = [
+        "construction",
+        "statement",
+        "checks",
+        "depth",
+        "error",
+        "bound",
+        "error / bound",
+        "against plain",
+        "dense",
+        "violations",
+    ]
     try:
         rows = [
             [
-                row["construction"], row["statement"], f"{row['checks']:,}", str(row["layers"]), _short(row["error"]),
-                _short(row["bound"]), f"{row['ratio']:.3f}", _short(row["plain"]), _short(row["dense"]), str(row["violations"]),
+                row["construction"], row["statement"], f"{row['checks']:,}", str(row["layers"]),
+                *(f"{row[name]:.1e}" for name in ("error", "bound")), f"{row['ratio']:.3f}",
+                *(f"{row[name]:.1e}" for name in ("plain", "dense")), str(row["violations"]),
             ]
             for row in found["rows"]
         ]  # fmt: skip
@@ -90,8 +104,8 @@ def _verification(found: Mapping[str, Any], path: Path) -> str:
         raise ValueError(f"expected what `ohmformer verify --out` writes in {path}: {error!r}") from error
     kind = "good" if found["violations"] == 0 else "bad"
     return (
-        f'<p><span class="{kind}">{escape(verdict)}</span> in {checks:,} checks on {graphs} graphs. Error and bound are those '
-        "of the worst graph at the greatest depth; error / bound is the worst of all, rounding counted into the bound.</p>"
+        f'<p><span class="{kind}">{escape(verdict)}</span> in {checks:,} checks on {graphs} graphs. Error and bound are '
+        "those of the worst graph at the greatest depth; error / bound is the worst of all, rounding counted into the bound.</p>"
         + html_table(header, rows, numbers_from=2)
     )
 
@@ -191,7 +205,9 @@ def training_runs(runs: Path) -> Section:
 def this_machine() -> Section:
     """Where the report was made; every table names its own machine."""
     words = "<p>Where this page was made. Every table above names the machine, command and commit of its own numbers.</p>"
-    return Section("machine", "The machine", words + html_table(["what", "which"], list(machine.facts().items()), numbers_from=2))
+    return Section(
+        "machine", "The machine", words + html_table(["what", "which"], list(machine.facts().items()), numbers_from=2)
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -202,7 +218,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"expected a JSON object in {path}, got {type(found).__name__}")
     return found
-
-
-def _short(x: float) -> str:
-    return f"{x:.1e}"

@@ -102,7 +102,7 @@ def _words(coefficient: Coefficient) -> str:
         return " × ".join(map(str, coefficient.shape))
     if isinstance(coefficient, tuple):
         return f"diag({', '.join(_number(x) for x in coefficient)})"
-    return {1: "I", -1: "−I"}.get(coefficient, f"{_number(coefficient)} I")
+    return "I" if coefficient == 1 else "−I" if coefficient == -1 else f"{_number(coefficient)} I"
 
 
 def _number(x: int | float) -> str:
@@ -150,7 +150,9 @@ def draw_curves(curves: Sequence[Curve], label: str) -> str:
     return _svg(width, height, label, parts)
 
 
-def _grid(place: Callable[[int, float], tuple[float, float]], low: int, high: int, deepest: int, width: int, height: int) -> list[str]:
+def _grid(
+    place: Callable[[int, float], tuple[float, float]], low: int, high: int, deepest: int, width: int, height: int
+) -> list[str]:
     parts = []
     step = max(1, math.ceil((high - low) / 6))
     for power in range(high, low - 1, -step):
@@ -189,7 +191,9 @@ def draw_bars(bars: Mapping[str, float], label: str) -> str:
     return _svg(width, row * max(len(bars), 1), label, parts)
 
 
-def _text(x: int | float, y: int | float, words: str, *, anchor: str = "start", size: int = 12, weight: str = "normal") -> str:
+def _text(
+    x: int | float, y: int | float, words: str, *, anchor: str = "start", size: int = 12, weight: str = "normal"
+) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
         f'fill="currentColor">{escape(words)}</text>'
