@@ -105,7 +105,7 @@ def _verification(found: Mapping[str, Any], path: Path) -> str:
     kind = "good" if found["violations"] == 0 else "bad"
     return (
         f'<p><span class="{kind}">{escape(verdict)}</span> in {checks:,} checks on {graphs} graphs. Error and bound are '
-        "those of the worst graph at the greatest depth; error / bound is the worst of all, rounding counted into the bound.</p>"
+        "those of the worst graph at the greatest depth; error / bound is the worst of all, rounding counted in.</p>"
         + html_table(header, rows, numbers_from=2)
     )
 
