@@ -228,7 +228,7 @@ def _cube(cubing: ChebyshevCubing, n: Tensor, onto: Tensor, layers: int) -> Tens
 
     ``R <- (R^2 - u) R / (1 - u)`` and ``X <- (R^2 + R + 1 - u) X / (1 - u)``: scalars go to diagonals and into the products.
     """
-    r, x = torch.sub(onto, n, alpha=cubing.start), onto.mul_(cubing.start)
+    r, x = torch.sub(onto, n, alpha=cubing.start), onto * cubing.start  # not in place: in float64 it is the caller's own P
     offsets = cubing.offsets(layers - 1)
     for l, u in enumerate(offsets):
         by = 1 / (1 - u)
