@@ -182,8 +182,11 @@ def _controls(state: State, trained: Mapping[str, Trained]) -> dict[str, Any]:
         "which": state.task == "eigenvector",
     }
     if state.method.startswith(TRAINED):
-        update, says = "", "Weights that were trained, not built: there is no bound. " \
-            "An answer counts up to scale, so the nearest multiple is shown."
+        update, says = (
+            "",
+            "Weights that were trained, not built: there is no bound. "
+            "An answer counts up to scale, so the nearest multiple is shown.",
+        )
     else:
         method = METHODS[state.task][state.method]
         update, says = method.update, method.says

@@ -12,7 +12,9 @@ def explore(
     checkpoint: Annotated[
         list[Path] | None, typer.Option(help="A trained checkpoint, or the folder of a run; can be given several times.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; others than your own computer's are your decision.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than your own computer's are your decision.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8050,
 ) -> None:
     """Open a page on which you draw a graph and watch a Transformer solve it, layer by layer."""

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer import exact
-from ohmformer.constructions import GramSchmidt, Shifted, SubspaceIteration
+from ohmformer.constructions import GramSchmidt, Laplacian, Shifted, SubspaceIteration
 from ohmformer.constructions.base import Construction
 from ohmformer.constructions.eigenvectors import sine
 from ohmformer.explorer.methods import METHODS, TRAINED, Iteration, Method
@@ -217,7 +217,7 @@ def _check_balance(graph: Graph, currents: Float[Tensor, "nodes 1"]) -> None:
         raise ValueError("No current yet: click a node to put some in, then another to take it out.")
     for component in range(graph.num_components):
         mine = currents[graph.components == component]
-        into, out = float(mine.clamp(min=0).sum()), float(-mine.clamp(max=0).sum())
+        into, out = float(mine.clamp(min=0).sum()), float((-mine).clamp(min=0).sum())
         if abs(into - out) > 1e-9 * max(into, out):
             part = "" if graph.num_components == 1 else " of each connected part"
             raise ValueError(
@@ -236,13 +236,12 @@ def _iteration(state: State, graph: Graph) -> tuple[SubspaceIteration, Float[Ten
     spectrum = exact.spectrum(graph)
     multiply = method.multiply(spectrum)
     values = _wanted_order(graph, state.method)
-    null = graph.num_components if isinstance(multiply, Shifted) else 0
     if state.which > len(values):
         raise ValueError(f"expected one of the {len(values)} eigenvectors with an eigenvalue above zero, got {state.which}")
     k = state.which
     while k < len(values) and abs(float(values[k] - values[k - 1])) <= 1e-9 * spectrum.lmax:
         k += 1
-    iteration = SubspaceIteration(multiply, GramSchmidt(null + k))
+    iteration = SubspaceIteration(multiply, GramSchmidt(_null_columns(multiply, graph) + k))
     return iteration, iteration.start(graph, seed=0)
 
 
@@ -256,7 +255,7 @@ def _eigenvector(state: State, graph: Graph) -> Solution:
     iteration, start = _iteration(state, graph)
     trace = iteration.run_blocks(graph, iteration.inputs(graph, start), state.layers)
     columns = trace[iteration.answer].flip(-1)  # the leading eigenvector first
-    null = iteration.k - _columns_without_null(iteration, graph)
+    null = _null_columns(iteration.multiply, graph)
     gap, wanted = iteration.gap(graph, start), iteration.eigenspace(graph).basis
     rounding = iteration.rounding(gap, graph.num_nodes) if gap.ratio < 1 else math.inf
 
@@ -280,8 +279,9 @@ def _eigenvector(state: State, graph: Graph) -> Solution:
     )
 
 
-def _columns_without_null(iteration: SubspaceIteration, graph: Graph) -> int:
-    return iteration.k - (graph.num_components if isinstance(iteration.multiply, Shifted) else 0)
+def _null_columns(multiply: Laplacian, graph: Graph) -> int:
+    """How many of the first columns are the null space: it is at the bottom, which only ``Shifted`` starts from."""
+    return graph.num_components if isinstance(multiply, Shifted) else 0
 
 
 def _eigen_solution(
@@ -328,7 +328,14 @@ def _trained(state: State, graph: Graph, model: Trained) -> Solution:
             raise ValueError(f"expected one of the {rank} eigenvectors with an eigenvalue above zero, got {state.which}")
         column = model.eigenvectors(graph)[..., graph.num_components + state.which - 1]
         return _eigen_solution(
-            state, graph, column, "smallest", errors=None, bounds=nothing, label="distance, up to sign", program=model.program
+            state,
+            graph,
+            column,
+            "smallest",
+            errors=None,
+            bounds=nothing,
+            label="distance, up to sign",
+            program=model.program,
         )
     question = question_of(state, graph)
     mean = 0.0
@@ -342,9 +349,7 @@ def _trained(state: State, graph: Graph, model: Trained) -> Solution:
         fit = values @ (question.exact - mean) / values.square().sum(-1).clamp(min=1e-300)
         values = fit[:, None] * values + mean
     label = "relative error, at the best scale"
-    return Solution(
-        values, question.exact, question.errors(values), nothing, label, model.program, question.readout(values)
-    )
+    return Solution(values, question.exact, question.errors(values), nothing, label, model.program, question.readout(values))
 
 
 def _scaled(question: Question, values: Float[Tensor, "states nodes"]) -> Float[Tensor, "states nodes"]:

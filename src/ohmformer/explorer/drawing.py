@@ -24,7 +24,7 @@ Place = tuple[float, float]
 class Drawing:
     """Nodes by number, each with a name and a place; edges ``(u, v)`` with resistances. Checked when it is made.
 
-    >>> Drawing(("a", "b"), ((0, 0), (100, 0)), ((0, 1),), (2.0,)).graph()
+    >>> Drawing(("a", "b"), ((0.0, 0.0), (100.0, 0.0)), ((0, 1),), (2.0,)).graph()
     Graph(nodes=2, edges=1, components=1)
     """
 

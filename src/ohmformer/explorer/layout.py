@@ -12,6 +12,8 @@ from ohmformer.graph import Graph
 
 UNIT = 100.0
 ROUNDS = 60
+LEAST, MOST_STRETCH = 0.6, 4.0
+"""Where nodes come closer than so many edges, the picture is stretched, but not without end."""
 
 
 def circle(n: int) -> list[Place]:
@@ -66,4 +68,6 @@ def _scaled(distance: Float[np.ndarray, "m m"]) -> Float[np.ndarray, "m 2"]:
         ratio = weight * distance / np.maximum(gap, 1e-9)
         points = inverse @ ((np.diag(ratio.sum(1)) - ratio) @ points)
     points -= points.mean(axis=0)
+    nearest = np.linalg.norm(points[:, None] - points[None] + np.eye(m)[..., None] * m, axis=-1).min()
+    points *= min(max(LEAST / nearest, 1.0), MOST_STRETCH)
     return points @ np.linalg.svd(points, full_matrices=False)[2].T

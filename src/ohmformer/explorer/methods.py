@@ -39,8 +39,6 @@ class Task:
     """Whether values lie on both sides of zero."""
     flows: bool = False
     """Whether differences of values drive a current through the edges."""
-    hint: str = ""
-    """What clicking a node does."""
 
 
 TASKS = {
@@ -48,25 +46,25 @@ TASKS = {
         "Electric flow",
         "Potentials φ = L⁺ψ of the current ψ that you put in and take out; it runs downhill, and on every edge its strength "
         "is the difference of potentials over the resistance.",
-        "potential", "V", signed=True, flows=True, hint="Click a node to put current in, another to take it out.",
+        "potential", "V", signed=True, flows=True,
     ),
     "resistance": Task(
         "Resistance from a node",
         "The effective resistance from the marked node to every other: the potential difference that drives one ampere "
         "between the two. It is |mᵢ − mⱼ|² for the rows m of any square root of L⁺.",
-        "resistance", "Ω", signed=False, hint="Click the node to measure from.",
+        "resistance", "Ω", signed=False,
     ),
     "heat": Task(
         "Heat",
         "One unit of heat is put on the marked node and left alone for a time s: exp(−sL) applied to it. Nothing is lost, "
         "so the values always sum to one.",
-        "heat", "", signed=False, flows=True, hint="Click the node where the heat is put.",
+        "heat", "", signed=False, flows=True,
     ),
     "eigenvector": Task(
         "Eigenvector",
         "A column of numbers that the Laplacian only stretches, Lv = λv. The smallest ones vary slowly over the graph, the "
         "largest ones from each node to the next.",
-        "eigenvector", "", signed=True, hint="Drag nodes to arrange the picture.",
+        "eigenvector", "", signed=True,
     ),
 }  # fmt: skip
 """The questions, by name."""
@@ -112,14 +110,15 @@ CHEBYSHEV = Method(
 LEMMA_4 = Method(
     "Lemma 4 · squaring",
     "X ← X + RX,   R ← R²",
-    "Every layer doubles the number of terms of the series for L⁺, so depth grows with the logarithm of λₘₐₓ/λₘᵢₙ. The print "
-    "needs a correction; this is the corrected one.",
+    "Every layer doubles the number of terms of the series for L⁺, so depth grows with the logarithm of λₘₐₓ/λₘᵢₙ. The "
+    "printed weights need a correction; these are the corrected ones.",
     lambda spectrum, _: Squaring(spectrum),
 )
 CUBING = Method(
     "Chebyshev cubing · ours",
     "R ← (R³ − uR)/(1 − u),   X ← X + (R²X + RX)/(1 − u)",
-    "Attention is cubic and so is T₃: a layer composes the residual with it, and reaches Chebyshev's polynomial of degree 3ᴸ.",
+    "Attention is cubic and so is T₃: a layer composes the residual with it, and L layers reach Chebyshev's polynomial of "
+    "degree 3ᴸ⁻¹.",
     lambda spectrum, _: ChebyshevCubing(spectrum),
 )
 
@@ -171,8 +170,8 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
         "smallest": Iteration(
             "Corollary 7 · smallest",
             "Φ ← orthonormalise((λₘₐₓ I − L) Φ)",
-            "Subspace iteration with λₘₐₓ I − L finds the bottom of the spectrum; Lemma 8 makes the columns orthonormal, one "
-            "layer a column. The angle shrinks by the ratio of two neighbouring eigenvalues a step.",
+            "Subspace iteration with λₘₐₓ I − L finds the bottom of the spectrum; Lemma 8 makes the columns orthonormal, "
+            "one layer a column. The angle shrinks by the ratio of two neighbouring eigenvalues a step.",
             Shifted,
         ),
         "through-pinv": Iteration(
@@ -184,8 +183,8 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
         "largest": Iteration(
             "Lemma 6 · largest",
             "Φ ← orthonormalise(LΦ)",
-            "Subspace iteration with L itself finds the top of the spectrum; Lemma 8 makes the columns orthonormal, one layer "
-            "a column.",
+            "Subspace iteration with L itself finds the top of the spectrum; Lemma 8 makes the columns orthonormal, one "
+            "layer a column.",
             Laplacian,
         ),
     },

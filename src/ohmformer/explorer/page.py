@@ -59,7 +59,7 @@ def _stage() -> html.Section:
     )
     player = html.Div(
         [
-            html.Button("Play", id="play", **{"aria-label": "Play the layers"}),
+            html.Button("Play", id="play", **_named("Play the layers")),
             dcc.Input(id="layer", type="range", min=0, max=1, step=1, value=0, className="slider"),
             html.Output(id="layer-label", className="layer-label"),
             dcc.Checklist(id="truth", options=[{"label": "exact answer", "value": "exact"}], value=[], className="toggle"),
@@ -68,7 +68,7 @@ def _stage() -> html.Section:
     )
     return html.Section(
         [
-            html.Div(id="message", role="status", **{"aria-live": "polite"}),
+            html.Div(id="message", role="status"),
             tools,
             html.Div(id="circuit"),
             html.Div(id="editor"),
@@ -77,7 +77,7 @@ def _stage() -> html.Section:
             html.Div([html.P(id="update"), html.P(id="says")], className="explain"),
         ],
         className="stage card",
-        **{"aria-label": "The circuit"},
+        **_named("The circuit"),
     )
 
 
@@ -112,7 +112,7 @@ def _controls() -> html.Section:
             html.Div(_number("layers", "Depth", 1, MOST_LAYERS, 1), className="row"),
         ],
         className="controls card",
-        **{"aria-label": "Settings"},
+        **_named("Settings"),
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def _charts() -> html.Section:
             html.Details([html.Summary("Every node"), html.Div(id="values")], className="card", open=True),
         ],
         className="charts",
-        **{"aria-label": "Answer, error and values"},
+        **_named("Answer, error and values"),
     )
 
 
@@ -133,18 +133,21 @@ def _weights() -> html.Section:
     return html.Section(
         [html.H2("Weights of this layer", id="weights-title"), html.Div(id="weights")],
         className="weights card",
-        **{"aria-label": "Weights"},
+        **_named("Weights"),
     )
 
 
-def _pills(
-    name: str, options: Mapping[str, Any], value: str | None, label: str, *, column: bool = False
-) -> html.Div:
+def _pills(name: str, options: Mapping[str, Any], value: str | None, label: str, *, column: bool = False) -> html.Div:
     choices = [{"label": text, "value": key} for key, text in options.items()]
     radio = dcc.RadioItems(id=name, options=choices, value=value, className=f"pills{' column' if column else ''}")
-    return html.Div(radio, role="group", **{"aria-label": label})
+    return html.Div(radio, role="group", **_named(label))
 
 
-def _number(name: str, label: str, low: float, high: float, step: float | str) -> html.Label:
+def _number(name: str, label: str, low: int | float, high: int | float, step: int | float | str) -> html.Label:
     field = dcc.Input(id=name, type="number", min=low, max=high, step=step, debounce=True)
     return html.Label([label, field], id=f"{name}-row")
+
+
+def _named(label: str) -> dict[str, Any]:
+    """What a screen reader calls an element."""
+    return {"aria-label": label}

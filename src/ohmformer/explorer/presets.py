@@ -55,7 +55,9 @@ def molecule(smiles: str) -> Drawing:
         from rdkit import Chem
         from rdkit.Chem.rdDepictor import Compute2DCoords
     except ImportError as error:
-        raise ValueError("expected RDKit to be installed for molecules, it is not: pip install ohmformer[molecules]") from error
+        raise ValueError(
+            "expected RDKit to be installed for molecules, it is not: pip install ohmformer[molecules]"
+        ) from error
     found = Chem.MolFromSmiles(canonical(smiles))
     if found is None:
         raise ValueError(f"expected a molecule as SMILES, got {smiles!r}")

@@ -1,4 +1,4 @@
-"""Everything the page shows is determined by a :class:`State`; as JSON it is kept in the browser, as a query it is the permalink.
+"""A :class:`State` determines everything the page shows; as JSON it lives in the browser, as a query it is the permalink.
 
 A permalink is ``?v=1&layer=7&state=...``, the state being deflated JSON in base64. Whatever comes back is checked as if a
 stranger had written it.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 import zlib
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +24,7 @@ MOST_AMPERES = 100.0
 LONGEST_TIME = 100.0
 LONGEST_QUERY = 20_000
 LONGEST_JSON = 100_000
+LARGEST = 1e12
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class State:
     method: str = "gradient-descent"
     layers: int = 60
     """How deep the Transformer is."""
+    proposed: bool = True
+    """Whether the page chose that depth; then it follows the graph."""
     layer: int = 60
     """After which of its layers it is shown."""
     currents: tuple[tuple[int, float], ...] = ()
@@ -118,9 +120,11 @@ class State:
 
 
 def number(value: Any) -> float:
-    """A finite number, or a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """A number of reasonable size, or a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number, got {str(value)[:40]!r}")
+    if not abs(value) <= LARGEST:
+        raise ValueError(f"expected a number between -{LARGEST:g} and {LARGEST:g}, got another one")
     return float(value)
 
 
@@ -131,10 +135,16 @@ def integer(value: Any) -> int:
     return int(value)
 
 
-def within(what: str, value: float, low: float, high: float) -> None:
+def within(what: str, value: int | float, low: int | float, high: int | float) -> None:
     """A ValueError if a number lies outside."""
     if not low <= value <= high:
         raise ValueError(f"expected {what} from {low:g} to {high:g}, got {value:g}")
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {str(value)[:40]!r}")
+    return value
 
 
 def _text(value: Any) -> str:
@@ -145,7 +155,7 @@ def _text(value: Any) -> str:
 
 QUESTION = {
     "origin": _text, "smiles": _text, "task": _text, "method": _text, "layers": integer, "layer": integer,
-    "source": integer, "time": number, "which": integer,
+    "proposed": _truth, "source": integer, "time": number, "which": integer,
 }  # fmt: skip
 """What a state holds beside the drawing and the currents, and how each is read."""
 

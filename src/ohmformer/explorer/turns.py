@@ -26,7 +26,10 @@ def first_state(trained: Mapping[str, Trained]) -> State:
 def turn(state: State, what: str, value: Any, trained: Mapping[str, Trained]) -> State:
     """The state after one control has been set, or one thing has been done to the picture."""
     if what == "event":
-        return _on_picture(state, value)
+        after = _on_picture(state, value)
+        if after.proposed and (after.drawing.edges, after.drawing.ohms) != (state.drawing.edges, state.drawing.ohms):
+            return with_depth(after, trained)
+        return after
     if what == "graph":
         if value == "molecule":
             return with_graph(state, molecule(state.smiles), value, trained)
@@ -53,7 +56,8 @@ def turn(state: State, what: str, value: Any, trained: Mapping[str, Trained]) ->
         return with_depth(replace(state, method=str(value)), trained)
     if what == "layers":
         layers = integer(value)
-        return replace(state, layers=layers, layer=layers if state.layer == state.layers else min(state.layer, layers))
+        layer = layers if state.layer == state.layers else min(state.layer, layers)
+        return replace(state, layers=layers, layer=layer, proposed=False)
     if what == "time":
         return with_depth(replace(state, time=number(value)), trained)
     if what == "which":
@@ -66,15 +70,13 @@ def with_graph(state: State, drawing: Drawing, origin: str, trained: Mapping[str
     far = farthest(drawing)
     currents = ((0, AMPERE), (far, -AMPERE)) if far else ()
     which = min(state.which, max(len(drawing.names) - 1, 1))
-    return with_depth(
-        replace(state, drawing=drawing, origin=origin, currents=currents, source=0, which=which), trained
-    )
+    return with_depth(replace(state, drawing=drawing, origin=origin, currents=currents, source=0, which=which), trained)
 
 
 def with_depth(state: State, trained: Mapping[str, Trained]) -> State:
     """The proposed depth, shown after its last layer."""
     layers = proposed_layers(state, trained)
-    return replace(state, layers=layers, layer=layers)
+    return replace(state, layers=layers, layer=layers, proposed=True)
 
 
 def farthest(drawing: Drawing) -> int:

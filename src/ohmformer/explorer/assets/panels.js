@@ -124,7 +124,7 @@
   function drawMatrix(parent, matrix, blocks) {
     const palette = explorer.palette();
     const names = Object.keys(blocks);
-    const [left, top, size] = [54, 4, 132];
+    const [left, top, size] = [58, 4, 132];
     const side = size / names.length;
     const start = (name) => names.indexOf(name) * side;
     const nonzero = matrix.blocks.filter(([, , c]) => Array.isArray(c) || c !== 0);
@@ -135,7 +135,7 @@
     const caption = html("figcaption", "", "W", figure);
     html("sup", "", matrix.name, caption);
     html("span", "", " " + matrix.role, caption);
-    const svg = explorer.make("svg", { viewBox: `0 0 ${left + size + 4} ${top + size + 40}`, role: "img", "aria-label": label }, figure);
+    const svg = explorer.make("svg", { viewBox: `0 0 ${left + size + 4} ${top + size + 46}`, role: "img", "aria-label": label }, figure);
     explorer.make("title", {}, svg, label);
     nonzero.forEach(([target, source, c]) => {
       const [rows, columns] = [blocks[target], blocks[source]];
