@@ -42,13 +42,13 @@ def flat(dependencies: list[dict], values: dict) -> list[dict]:
     return [{**d, "value": values.get(f"{d['id']}.{d['property']}")} for d in dependencies]
 
 
-def send(trigger: str, held: State | None = FIRST, **values) -> tuple[int, dict]:
+def send(trigger: str, held: State | None = FIRST, values: dict[str, object] | None = None) -> tuple[int, dict]:
     """Post what a browser would, through Dash itself: the status and what comes back."""
     found = callback()
     outputs = [dict(zip(("id", "property"), o.rsplit(".", 1), strict=True)) for o in found["output"].strip(".").split("...")]
     state = held and held.as_json()
     everything = {f"{name}.value": v for name, v in explorer._values(held or FIRST).items()}
-    everything |= {"state.data": state, "layer.value": held and held.layer, **values}
+    everything |= {"state.data": state, "layer.value": held and held.layer, **(values or {})}
     body = {
         "output": found["output"], "outputs": outputs, "inputs": flat(found["inputs"], everything),
         "changedPropIds": [trigger] if trigger else [], "state": flat(found["state"], everything),
@@ -63,7 +63,7 @@ def upload(filename: str, data: bytes | str) -> dict:
 
 
 def test_opening_the_page_shows_a_solved_grid():
-    status, page = send("", held=None)
+    status, page = send("", None)
     assert status == 200
     assert page["message"]["children"] == ""
     assert page["state"]["data"] == FIRST.as_json()
@@ -73,23 +73,23 @@ def test_opening_the_page_shows_a_solved_grid():
 
 def test_opening_a_link_shows_its_state_and_a_bad_one_a_message():
     other = turn(FIRST, "task", "heat", {})
-    _, page = send("url.search", held=None, **{"url.search": "?" + other.query()})
+    _, page = send("url.search", None, {"url.search": "?" + other.query()})
     assert page["state"]["data"] == other.as_json()
     assert page["task"]["value"] == "heat"
-    status, page = send("url.search", held=None, **{"url.search": "?v=1&state=garbage"})
+    status, page = send("url.search", None, {"url.search": "?v=1&state=garbage"})
     assert status == 200
     assert "damaged" in page["message"]["children"]
     assert page["state"]["data"] == FIRST.as_json()
 
 
 def test_two_controls_set_at_once_both_count():
-    _, page = send("size.value", **{"graph.value": "ring", "size.value": 9})
+    _, page = send("size.value", FIRST, {"graph.value": "ring", "size.value": 9})
     assert page["state"]["data"]["origin"] == "ring"
     assert len(page["state"]["data"]["nodes"]) == 9
 
 
 def test_a_refused_control_goes_back_to_what_it_was():
-    status, page = send("size.value", **{"size.value": 1000})
+    status, page = send("size.value", FIRST, {"size.value": 1000})
     assert status == 200
     assert page["message"]["children"] == "Expected 2 to 100 nodes, got 1000."
     assert page["size"]["value"] == 25
@@ -106,14 +106,16 @@ def test_an_edge_list_is_read_with_its_names_and_resistances():
     assert drawing.names == ("ü", "<b>", "c")
 
 
-def malformed() -> Iterator[dict]:
+def malformed() -> Iterator[object]:
     """Two hundred files that hold no graph for this page, twenty kinds of them, ten of each."""
     draw = random.Random(0)
     for i in range(1, 11):
         noise = bytes(draw.randrange(256) for _ in range(20 * i)) + b"\xff\xfe\x00"
         many = "\n".join(f"{u},{u + 1}" for u in range(MOST_NODES + i)).encode()
         dense = "\n".join(f"{u},{v}" for u in range(40) for v in range(u))[: -i or None].encode()
-        bad_number = draw.choice(["-1", "0", "nan", "inf", "-inf", "1e-9", "1e9", "one", "", "0x10", "5 ohm", "__import__('os')"])
+        bad_number = draw.choice(
+            ["-1", "0", "nan", "inf", "-inf", "1e-9", "1e9", "one", "", "0x10", "5 ohm", "__import__('os')"]
+        )
         head = b"source,target,resistance\n"
         yield upload("noise.csv", noise)
         yield upload("many.csv", many)
@@ -134,7 +136,9 @@ def malformed() -> Iterator[dict]:
         yield upload(draw.choice(["x.graphml", "x.exe", "x.npz", "x", "", "../../etc/passwd", "x.pkl", "x.mtx"]), b"a,b\n")
         yield upload("broken.csv", "data:text/csv;base64," + "A" * (4 * i + 1))
         yield upload("nameless.csv", b"a,\n" * i)
-        yield draw.choice([None, [], "text", 7, {}, {"filename": "x.csv"}, {"contents": "x"}, {"filename": 1, "contents": 2}])
+        yield draw.choice(
+            [None, [], "text", 7, {}, {"filename": "x.csv"}, {"contents": "x"}, {"filename": 1, "contents": 2}]
+        )
 
 
 def test_200_malformed_uploads_give_200_messages_and_no_server_error(caplog):
@@ -142,7 +146,7 @@ def test_200_malformed_uploads_give_200_messages_and_no_server_error(caplog):
     assert len(files) == 200
     with caplog.at_level(logging.ERROR):
         for file in files:
-            status, page = send("file.data", SMALL, **{"file.data": file})
+            status, page = send("file.data", SMALL, {"file.data": file})
             message = page["message"]["children"]
             assert (status, bool(message)) == (200, True), file
             assert message != explorer.SORRY, file
@@ -158,7 +162,7 @@ def test_what_nobody_expected_is_a_message_and_a_line_in_the_log(monkeypatch, ca
 
     monkeypatch.setattr(explorer, "solve", broken)
     with caplog.at_level(logging.ERROR):
-        status, page = send("task.value", **{"task.value": "heat"})
+        status, page = send("task.value", FIRST, {"task.value": "heat"})
     assert status == 200
     assert page["message"]["children"] == explorer.SORRY
     assert "never shown" not in str(page)

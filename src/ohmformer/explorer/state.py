@@ -95,8 +95,8 @@ class State:
         return cls(drawing, currents=currents, **question)
 
     def query(self) -> str:
-        """The permalink's query, without the question mark."""
-        text = json.dumps(self.as_json(), separators=(",", ":")).encode()
+        """The permalink's query, without the question mark; the layer is in it once, where it can be read."""
+        text = json.dumps({**self.as_json(), "layer": self.layers}, separators=(",", ":")).encode()
         packed = base64.urlsafe_b64encode(zlib.compress(text, 9)).rstrip(b"=").decode()
         return urlencode({"v": VERSION, "layer": self.layer, "state": packed})
 
@@ -111,7 +111,9 @@ class State:
         packed = fields["state"][0]
         try:
             inflate = zlib.decompressobj()
-            text = inflate.decompress(base64.b64decode(packed + "=" * (-len(packed) % 4), b"-_", validate=True), LONGEST_JSON)
+            text = inflate.decompress(
+                base64.b64decode(packed + "=" * (-len(packed) % 4), b"-_", validate=True), LONGEST_JSON
+            )
             state = cls.from_json(json.loads(text))
         except (binascii.Error, zlib.error, UnicodeError, json.JSONDecodeError, RecursionError):
             raise ValueError("expected a whole link, this one is damaged") from None
