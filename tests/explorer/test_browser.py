@@ -267,7 +267,7 @@ def test_fifty_nodes_are_answered_for_every_question(visit):
     ):
         choose(page, task)
         expect(page.locator("#readout .label")).to_contain_text(label)
-        expect(page.locator("#errors .js-plotly-plot")).to_be_visible()
+        expect(page.locator("#errors svg circle")).to_be_visible()
     page.fill("#size", "500")
     page.keyboard.press("Enter")
     expect(page.locator("#size")).to_have_value("50")
@@ -308,7 +308,7 @@ def test_nodes_answer_to_keys_and_can_be_dragged(visit):
 def test_it_fits_a_phone_in_light_and_dark(browser, address, scheme):
     visit = Visit(browser.new_context(viewport=PHONE, color_scheme=scheme, has_touch=True), address)
     page = visit.page
-    expect(page.locator("#errors .js-plotly-plot")).to_be_visible()
+    expect(page.locator("#errors svg circle")).to_be_visible()
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= PHONE["width"]
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")

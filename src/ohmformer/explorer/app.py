@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dash import ClientsideFunction, Dash, Input, Output, ctx
+from dash import ClientsideFunction, Dash, Input, Output, ctx, no_update
 from dash import State as Held
 
 from ohmformer.explorer.compute import solve
@@ -120,9 +120,8 @@ def respond(request: Request, trained: Mapping[str, Trained]) -> dict[str, Any]:
     except Exception:
         log.exception("the page could not answer %s", request.trigger)
         state, message = state or first_state({}), SORRY
-    return {
-        "state": state.as_json(), "answer": answer, "link": state.query(), "message": message, **_controls(state, trained),
-    }  # fmt: skip
+    page = {"state": state.as_json(), "answer": answer, "link": state.query(), "message": message}
+    return {**page, **_controls(state, request.values, trained)}
 
 
 def _turned(state: State, request: Request, trained: Mapping[str, Trained]) -> State:
@@ -170,8 +169,8 @@ def _values(state: State) -> dict[str, Any]:
     return {"graph": state.origin, "size": len(state.drawing.names), **own}
 
 
-def _controls(state: State, trained: Mapping[str, Trained]) -> dict[str, Any]:
-    """Every control as the state has it."""
+def _controls(state: State, values: Mapping[str, Any], trained: Mapping[str, Trained]) -> dict[str, Any]:
+    """Every control as the state has it; those that stand there already are left alone, as somebody may be typing."""
     learned = [TRAINED + name for name, model in trained.items() if state.task in model.tasks]
     options = [*METHODS[state.task], *learned]
     here = {
@@ -191,7 +190,7 @@ def _controls(state: State, trained: Mapping[str, Trained]) -> dict[str, Any]:
         method = METHODS[state.task][state.method]
         update, says = method.update, method.says
     return {
-        "values": _values(state),
+        "values": {n: no_update if n in values and values[n] == v else v for n, v in _values(state).items()},
         "rows": {name: not here[name] for name in ROWS},
         "methods": [{"label": _label(replace(state, method=m)), "value": m} for m in options],
         "fixed": state.method.startswith(TRAINED),
@@ -208,7 +207,6 @@ def _connect_browser(app: Dash) -> None:
     browser("receive", Output("layer", "max"), Output("layer", "value"), Input("answer", "data"), Held("state", "data"))
     browser("draw", Input("state", "data"), Input("answer", "data"), Input("layer", "value"), Input("truth", "value"),
             Input("tool", "value"), Input("theme", "data"), Held("link", "data"))  # fmt: skip
-    browser("errors", Output("errors", "figure"), Input("answer", "data"), Input("layer", "value"), Input("theme", "data"))
     browser("file", Output("file", "data"), Input("upload", "contents"), Held("upload", "filename"))
     browser("answered", Input("state", "data"))
     for button in ("play", "copy", "picture", "json", "clear"):

@@ -117,11 +117,10 @@ def _controls() -> html.Section:
 
 
 def _charts() -> html.Section:
-    chart = dcc.Graph(id="errors", config={"displayModeBar": False, "responsive": True}, style={"height": 250})
     return html.Section(
         [
             html.Div([html.H2("Answer"), html.Div(id="readout")], className="card"),
-            html.Div([html.H2("Error against layer", id="errors-title"), chart], className="card"),
+            html.Div([html.H2("Error against layer"), html.Div(id="errors")], className="card"),
             html.Details([html.Summary("Every node"), html.Div(id="values")], className="card", open=True),
         ],
         className="charts",

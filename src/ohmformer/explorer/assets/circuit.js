@@ -17,10 +17,20 @@
 
   /* ------------------------------------------------------------------------------------------------ colours */
 
+  const COLOURS = ["ink", "muted", "line", "paper", "accent", "low", "mid", "high", "bound", "unknown"];
+  let palette = null;
+
+  /* The colours of the style sheet, read once: the same object until light turns to dark. */
   explorer.palette = function () {
-    const style = getComputedStyle(document.documentElement);
-    const names = ["ink", "muted", "line", "paper", "accent", "low", "mid", "high", "bound", "unknown"];
-    return Object.fromEntries(names.map((name) => [name, style.getPropertyValue("--" + name).trim()]));
+    if (palette === null) {
+      const style = getComputedStyle(document.documentElement);
+      palette = Object.fromEntries(COLOURS.map((name) => [name, style.getPropertyValue("--" + name).trim()]));
+    }
+    return palette;
+  };
+
+  explorer.forgetPalette = function () {
+    palette = null;
   };
 
   function channels(hex) {
@@ -98,15 +108,15 @@
     const { state, values, answer, tool } = current;
     const palette = explorer.palette();
     const focused = document.activeElement && document.activeElement.getAttribute("data-key");
-    svg.replaceChildren();
     svg.setAttribute("viewBox", [view.x, view.y, view.w, view.h].join(" "));
     svg.setAttribute("data-tool", tool);
-    const edges = explorer.make("g", {}, svg);
-    const nodes = explorer.make("g", {}, svg);
+    const edges = explorer.make("g", {});
+    const nodes = explorer.make("g", {});
     const strongest = answer && answer.task.flows ? strongestCurrent(state, answer.exact) : 0;
     const twins = parallel(state.edges);
     state.edges.forEach((edge, j) => drawEdge(edges, j, edge, twins[j], strongest, palette));
     state.nodes.forEach((node, i) => drawNode(nodes, i, node, values ? values[i] : null, palette));
+    svg.replaceChildren(edges, nodes);
     if (!state.nodes.length) {
       const attributes = { x: view.x + view.w / 2, y: view.y + view.h / 2, "text-anchor": "middle", fill: palette.muted };
       explorer.make("text", { ...attributes, "font-size": 22, "font-family": FONT }, svg, "Choose Draw and click here to place a node");
@@ -315,8 +325,6 @@
     paint();
     explorer.showEditor(current.state, true);
   };
-
-  explorer.repaint = paint;
 
   /* ------------------------------------------------------------------------------------------------ picture */
 

@@ -104,18 +104,23 @@
 
   /* ------------------------------------------------------------------------------------------------ weights */
 
+  let drawn = null; /* the matrices that are on the page: most constructions repeat theirs */
+
   explorer.showWeights = function (answer, layer) {
     const host = document.getElementById("weights");
     const title = document.getElementById("weights-title");
+    title.textContent = answer && layer > 0 ? `Weights of layer ${layer}` : "Weights of this layer";
+    const { blocks, layers, order } = answer ? answer.weights : {};
+    const matrices = answer && layer > 0 ? layers[order[layer - 1]] : layer;
+    const palette = explorer.palette();
+    if (drawn && drawn.matrices === matrices && drawn.palette === palette) return;
+    drawn = { matrices, palette };
     host.replaceChildren();
-    title.textContent = "Weights of this layer";
     if (!answer) return;
     if (layer === 0) return void html("p", "hint", "Layer 0 is the input: no weights yet.", host);
-    title.textContent = `Weights of layer ${layer}`;
-    const { blocks, layers, order } = answer.weights;
-    const matrices = layers[order[layer - 1]];
-    const grid = html("div", "matrices", null, host);
+    const grid = html("div", "matrices", null, null);
     matrices.forEach((matrix) => drawMatrix(grid, matrix, blocks));
+    host.appendChild(grid);
     const wide = Object.values(blocks).some((cells) => cells > 8);
     if (!wide) html("p", "hint", "A coloured diagonal is a multiple of the identity, whatever the size of the graph.", host);
   };
@@ -171,43 +176,4 @@
       explorer.make("text", { "text-anchor": "end", transform: turned, ...look }, svg, text);
     });
   }
-
-  /* ------------------------------------------------------------------------------------------------ error chart */
-
-  explorer.errorFigure = function (answer, layer) {
-    const palette = explorer.palette();
-    const axis = { gridcolor: palette.line, zeroline: false, linecolor: palette.line, fixedrange: true };
-    const layout = {
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, sans-serif", size: 12, color: palette.muted },
-      margin: { l: 46, r: 10, t: 26, b: 38 },
-      xaxis: { ...axis, title: { text: "layer" }, rangemode: "tozero" },
-      yaxis: { ...axis, type: "log", exponentformat: "power" },
-      legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
-      hovermode: "x",
-      showlegend: true,
-    };
-    if (!answer) return { data: [], layout };
-    const x = answer.errors.map((_, i) => i);
-    const floor = (values) => values.map((v) => (v === null ? null : Math.max(v, 1e-17)));
-    const seen = floor([...answer.errors, ...answer.bounds]).filter((v) => v !== null);
-    const decades = Math.log10(Math.max(...seen) / Math.min(...seen));
-    if (decades > 1.5) layout.yaxis.dtick = Math.ceil(decades / 6);
-    const few = x.length < 16;
-    const single = answer.bounds.filter((b) => b !== null).length === 1;
-    const line = (name, values, colour, extra) => ({
-      type: "scatter", x, y: floor(values), name, mode: few ? "lines+markers" : "lines",
-      line: { color: colour, width: 2.2, ...extra }, marker: { size: 5 }, hovertemplate: "%{y:.1e}",
-    });
-    const data = [line(answer.errorLabel, answer.errors, palette.accent)];
-    if (answer.bounds.some((b) => b !== null)) {
-      const bound = line("proved bound", answer.bounds, palette.bound, { dash: "dash" });
-      data.push(single ? { ...bound, mode: "markers", marker: { size: 9, symbol: "diamond" } } : bound);
-    }
-    const at = { x: [layer], y: floor([answer.errors[layer]]), hoverinfo: "skip", showlegend: false };
-    data.push({ type: "scatter", ...at, mode: "markers", marker: { size: 11, color: palette.accent, line: { color: palette.paper, width: 2 } } });
-    layout.shapes = [{ type: "line", x0: layer, x1: layer, y0: 0, y1: 1, yref: "paper", line: { color: palette.muted, width: 1, dash: "dot" } }];
-    return { data, layout };
-  };
 })();

@@ -96,6 +96,7 @@
       explorer.showLegend(now.answer);
       explorer.showReadout(now.answer, now.layer);
       explorer.showValues(state, now.answer, now.layer);
+      explorer.showErrors(now.answer, now.layer);
       explorer.showWeights(now.answer, now.layer);
       element("layer-label").textContent = exact ? "exact answer" : `layer ${now.layer} of ${state.layers}`;
       element("hint").textContent = HINTS[tool] || CLICKS[state.task];
@@ -104,10 +105,6 @@
 
     answered() {
       explorer.sendNext();
-    },
-
-    errors(answer, layer) {
-      return explorer.errorFigure(answer, Math.min(Number(layer) || 0, answer ? answer.layers : 0));
     },
 
     file(contents, filename) {
@@ -153,7 +150,10 @@
 
   /* ------------------------------------------------------------------------------------------------ light and dark */
 
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => set("theme", { data: Date.now() }));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    explorer.forgetPalette();
+    set("theme", { data: Date.now() });
+  });
   document.addEventListener("toggle", (event) => {
     if (event.target.open && now.state) explorer.showValues(now.state, now.answer, now.layer);
   }, true);
