@@ -26,7 +26,7 @@ test-slow: $(STAMP)
 	$(BIN)/pytest -m slow
 
 bench: $(STAMP)
-	for name in forward solve scale edge_resistances any_graph networkx_backend learn learn_depths; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in forward solve scale edge_resistances any_graph networkx_backend learn learn_depths explorer; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 hooks: $(STAMP)
 	$(BIN)/pre-commit install

@@ -104,18 +104,30 @@
     paint();
   };
 
+  let built = null; /* what the elements were made for; as long as it stands, only values are written into them */
+  let update = []; /* one function of the values per node and edge */
+
   function paint() {
     const { state, values, answer, tool } = current;
     const palette = explorer.palette();
+    const key = [state, answer, tool, palette, joining, explorer.selected, ...Object.values(view)];
+    if (built === null || key.some((part, i) => part !== built[i])) build(state, answer, tool, palette);
+    built = key;
+    update.forEach((write) => write(values));
+  }
+
+  function build(state, answer, tool, palette) {
     const focused = document.activeElement && document.activeElement.getAttribute("data-key");
-    svg.setAttribute("viewBox", [view.x, view.y, view.w, view.h].join(" "));
-    svg.setAttribute("data-tool", tool);
     const edges = explorer.make("g", {});
     const nodes = explorer.make("g", {});
     const strongest = answer && answer.task.flows ? strongestCurrent(state, answer.exact) : 0;
     const twins = parallel(state.edges);
-    state.edges.forEach((edge, j) => drawEdge(edges, j, edge, twins[j], strongest, palette));
-    state.nodes.forEach((node, i) => drawNode(nodes, i, node, values ? values[i] : null, palette));
+    update = [
+      ...state.edges.map((edge, j) => drawEdge(edges, j, edge, twins[j], strongest, palette)),
+      ...state.nodes.map((node, i) => drawNode(nodes, i, node, palette)),
+    ];
+    svg.setAttribute("viewBox", [view.x, view.y, view.w, view.h].join(" "));
+    svg.setAttribute("data-tool", tool);
     svg.replaceChildren(edges, nodes);
     if (!state.nodes.length) {
       const attributes = { x: view.x + view.w / 2, y: view.y + view.h / 2, "text-anchor": "middle", fill: palette.muted };
@@ -141,8 +153,12 @@
     });
   }
 
+  function set(element, attributes) {
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  }
+
   function drawEdge(parent, j, [u, v, ohm], bend, strongest, palette) {
-    const { state, values, answer } = current;
+    const { state, answer } = current;
     const [a, b] = [state.nodes[u], state.nodes[v]];
     const [dx, dy] = [b[1] - a[1], b[2] - a[2]];
     const length = Math.hypot(dx, dy) || 1;
@@ -150,30 +166,31 @@
     const [nx, ny] = [(-dy / length) * side, (dx / length) * side];
     const [mx, my] = [(a[1] + b[1]) / 2 + nx * bend * 36, (a[2] + b[2]) / 2 + ny * bend * 36];
     const path = `M${a[1]} ${a[2]}Q${2 * mx - (a[1] + b[1]) / 2} ${2 * my - (a[2] + b[2]) / 2} ${b[1]} ${b[2]}`;
-    const flow = values && answer && answer.task.flows ? (values[u] - values[v]) / ohm : null;
-    const share = flow === null ? 0 : Math.min(1, Math.abs(flow) / strongest);
     const unit = radius() / 24;
     const chosen = explorer.selected && explorer.selected.edge === j;
-    const label = `Edge ${a[0]} to ${b[0]}, ${explorer.digits(ohm)} ohm` + (flow === null ? "" : `, current ${explorer.digits(flow)}`);
-    const attributes = { class: "edge", tabindex: 0, role: "button", "data-edge": j, "data-key": "e" + j, "aria-label": label };
-    const group = explorer.make("g", attributes, parent);
-    explorer.make("title", {}, group, label);
+    const group = explorer.make("g", { class: "edge", tabindex: 0, role: "button", "data-edge": j, "data-key": "e" + j }, parent);
+    const title = explorer.make("title", {}, group);
     explorer.make("path", { d: path, fill: "none", stroke: "transparent", "stroke-width": 26 * unit }, group);
-    const stroke = chosen ? palette.accent : share > 0.02 ? palette.ink : palette.muted;
-    const width = (1.8 + 7 * share) * unit;
-    explorer.make("path", { class: "wire", d: path, fill: "none", stroke, "stroke-width": width, "stroke-linecap": "round", "stroke-opacity": share > 0.02 || chosen ? 0.8 : 0.55 }, group);
-    if (share > 0.02) {
-      const turn = (Math.atan2(dy, dx) * 180) / Math.PI + (flow < 0 ? 180 : 0);
-      const size = (5.5 + 6.5 * share) * unit;
-      const tip = `M${size} 0L${-size} ${0.85 * size}L${-0.55 * size} 0L${-size} ${-0.85 * size}Z`;
-      const look = { fill: stroke, stroke: palette.paper, "stroke-width": 1.4 * unit, "stroke-linejoin": "round" };
-      explorer.make("path", { class: "arrow", d: tip, transform: `translate(${mx} ${my}) rotate(${turn})`, ...look }, group);
-    }
+    const wire = explorer.make("path", { class: "wire", d: path, fill: "none", "stroke-linecap": "round" }, group);
+    const arrow = explorer.make("path", { class: "arrow", stroke: palette.paper, "stroke-width": 1.4 * unit, "stroke-linejoin": "round" }, group);
     if (ohm !== 1 || chosen) {
-      const lift = (18 + 4 * share) * unit;
-      const up = ny > 0 ? -1 : 1;
+      const [lift, up] = [21 * unit, ny > 0 ? -1 : 1];
       write(group, mx + nx * lift * up, my + ny * lift * up + 5 * unit, `${explorer.digits(ohm, 3)} Ω`, 14 * unit, palette.ink, palette.paper);
     }
+    return (values) => {
+      const flow = values && answer && answer.task.flows ? (values[u] - values[v]) / ohm : null;
+      const share = flow === null ? 0 : Math.min(1, Math.abs(flow) / strongest);
+      const strong = share > 0.02;
+      const label = `Edge ${a[0]} to ${b[0]}, ${explorer.digits(ohm)} ohm` + (flow === null ? "" : `, current ${explorer.digits(flow)}`);
+      title.textContent = label;
+      group.setAttribute("aria-label", label);
+      const stroke = chosen ? palette.accent : strong ? palette.ink : palette.muted;
+      set(wire, { stroke, "stroke-width": (1.8 + 7 * share) * unit, "stroke-opacity": strong || chosen ? 0.8 : 0.55 });
+      const size = (5.5 + 6.5 * share) * unit;
+      const turn = (Math.atan2(dy, dx) * 180) / Math.PI + (flow < 0 ? 180 : 0);
+      const tip = `M${size} 0L${-size} ${0.85 * size}L${-0.55 * size} 0L${-size} ${-0.85 * size}Z`;
+      set(arrow, { d: strong ? tip : "M0 0", fill: stroke, transform: `translate(${mx} ${my}) rotate(${turn})`, visibility: strong ? "visible" : "hidden" });
+    };
   }
 
   function write(parent, x, y, text, size, fill, halo) {
@@ -182,41 +199,47 @@
     return explorer.make("text", { ...attributes, ...outline, "pointer-events": "none" }, parent, text);
   }
 
-  function drawNode(parent, i, [name, x, y], value, palette) {
+  function drawNode(parent, i, [name, x, y], palette) {
     const { state, answer } = current;
     const r = radius();
     const ampere = state.task === "electric" ? (state.currents.find(([node]) => node === i) || [0, 0])[1] : 0;
     const source = (state.task === "resistance" || state.task === "heat") && state.source === i;
-    const marked = ampere !== 0 || source;
-    const fill = answer ? explorer.colour(value === null ? null : value / (answer.scale || 1), palette) : palette.unknown;
-    const unit = answer ? answer.task.unit : "";
-    const shown = !answer ? "no value" : value === null ? "infinite" : `${explorer.digits(value)} ${unit}`.trim();
     const role = ampere > 0 ? `, ${ampere} ampere in` : ampere < 0 ? `, ${-ampere} ampere out` : source ? ", source" : "";
-    const label = `Node ${name}: ${shown}${role}`;
-    const attributes = { class: "node", tabindex: 0, role: "button", "data-node": i, "data-key": "n" + i, "aria-label": label };
+    const attributes = { class: "node", tabindex: 0, role: "button", "data-node": i, "data-key": "n" + i };
     const group = explorer.make("g", { ...attributes, transform: `translate(${x} ${y})` }, parent);
-    explorer.make("title", {}, group, label);
-    if (marked) explorer.make("circle", { r: r + 6, fill: palette.paper, stroke: palette.accent, "stroke-width": 2.6 }, group);
+    const title = explorer.make("title", {}, group);
+    if (role) explorer.make("circle", { r: r + 6, fill: palette.paper, stroke: palette.accent, "stroke-width": 2.6 }, group);
     const chosen = joining === i || (explorer.selected && explorer.selected.node === i);
-    const edge = chosen ? palette.accent : palette.ink;
-    explorer.make("circle", { class: "dot", r, fill, stroke: edge, "stroke-width": chosen ? 4 : 1.6, "stroke-opacity": chosen ? 1 : 0.55 }, group);
+    const outline = { stroke: chosen ? palette.accent : palette.ink, "stroke-width": chosen ? 4 : 1.6, "stroke-opacity": chosen ? 1 : 0.55 };
+    const dot = explorer.make("circle", { class: "dot", r, ...outline }, group);
     const short = name.length > 9 ? name.slice(0, 8) + "…" : name;
-    const ink = readable(fill);
-    const inside = (y, text, most) => {
+    const both = answer && state.nodes.length <= 32; /* the name and below it the value */
+    const called = write(group, 0, 0, short, 1, "");
+    const number = both ? write(group, 0, 0, "", 1, "") : null;
+    const fit = (element, at, text, most) => {
       const size = Math.min(most * r, (2.9 * r) / Math.max(text.length, 1));
-      return write(group, 0, y * r + 0.36 * size, text, size, ink);
+      set(element, { y: at * r + 0.36 * size, "font-size": size });
+      element.textContent = text;
     };
-    if (state.nodes.length > 32 || !answer) inside(0, short, 0.8);
-    else {
-      inside(-0.32, short, 0.6);
-      const shortened = value !== null && Math.abs(value) < 1e-4 * answer.scale ? "0" : explorer.digits(value, 2);
-      inside(0.38, shortened.replace("-", "−"), 0.56).setAttribute("opacity", 0.85);
-    }
+    fit(called, both ? -0.32 : 0, short, both ? 0.6 : 0.8);
     if (ampere) {
       const [dx, dy] = outward(i);
       const text = `${ampere > 0 ? "in" : "out"} ${explorer.digits(Math.abs(ampere), 3)} A`;
       write(group, dx * (r + 38), dy * (r + 20) + 0.2 * r, text, 0.62 * r, palette.accent, palette.paper).setAttribute("font-weight", 650);
     }
+    return (values) => {
+      const value = values ? values[i] : null;
+      const fill = answer ? explorer.colour(value === null ? null : value / (answer.scale || 1), palette) : palette.unknown;
+      const shown = !answer ? "no value" : value === null ? "infinite" : `${explorer.digits(value)} ${answer.task.unit}`.trim();
+      title.textContent = `Node ${name}: ${shown}${role}`;
+      group.setAttribute("aria-label", title.textContent);
+      dot.setAttribute("fill", fill);
+      called.setAttribute("fill", readable(fill));
+      if (!number) return;
+      const small = value !== null && Math.abs(value) < 1e-4 * answer.scale;
+      fit(number, 0.38, small ? "0" : explorer.digits(value, 2).replace("-", "−"), 0.56);
+      set(number, { fill: readable(fill), opacity: 0.85 });
+    };
   }
 
   /* the direction away from the neighbours, where a label is in nobody's way */
