@@ -120,15 +120,16 @@
     const focused = document.activeElement && document.activeElement.getAttribute("data-key");
     const edges = explorer.make("g", {});
     const nodes = explorer.make("g", {});
+    const labels = explorer.make("g", {}); /* above all nodes */
     const strongest = answer && answer.task.flows ? strongestCurrent(state, answer.exact) : 0;
     const twins = parallel(state.edges);
     update = [
       ...state.edges.map((edge, j) => drawEdge(edges, j, edge, twins[j], strongest, palette)),
-      ...state.nodes.map((node, i) => drawNode(nodes, i, node, palette)),
+      ...state.nodes.map((node, i) => drawNode(nodes, labels, i, node, palette)),
     ];
     svg.setAttribute("viewBox", [view.x, view.y, view.w, view.h].join(" "));
     svg.setAttribute("data-tool", tool);
-    svg.replaceChildren(edges, nodes);
+    svg.replaceChildren(edges, nodes, labels);
     if (!state.nodes.length) {
       const attributes = { x: view.x + view.w / 2, y: view.y + view.h / 2, "text-anchor": "middle", fill: palette.muted };
       explorer.make("text", { ...attributes, "font-size": 22, "font-family": FONT }, svg, "Choose Draw and click here to place a node");
@@ -199,7 +200,7 @@
     return explorer.make("text", { ...attributes, ...outline, "pointer-events": "none" }, parent, text);
   }
 
-  function drawNode(parent, i, [name, x, y], palette) {
+  function drawNode(parent, labels, i, [name, x, y], palette) {
     const { state, answer } = current;
     const r = radius();
     const ampere = state.task === "electric" ? (state.currents.find(([node]) => node === i) || [0, 0])[1] : 0;
@@ -225,7 +226,7 @@
     if (ampere) {
       const [dx, dy] = outward(i);
       const text = `${ampere > 0 ? "in" : "out"} ${explorer.digits(Math.abs(ampere), 3)} A`;
-      write(group, dx * (r + 38), dy * (r + 20) + 0.2 * r, text, 0.62 * r, palette.accent, palette.paper).setAttribute("font-weight", 650);
+      write(labels, x + dx * (r + 38), y + dy * (r + 20) + 0.2 * r, text, 0.62 * r, palette.accent, palette.paper).setAttribute("font-weight", 650);
     }
     return (values) => {
       const value = values ? values[i] : null;
