@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ohmformer.encoding.commands import encode, pretrain
+from ohmformer.explorer.commands import explore
 from ohmformer.learn import commands as learning
 from ohmformer.report.commands import report
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
 app.command()(encode)
 app.command()(pretrain)
+app.command()(explore)
 
 
 @app.command()
