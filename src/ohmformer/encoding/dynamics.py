@@ -51,7 +51,7 @@ class Layer:
 def unit(phi: Float[Tensor, "graphs columns nodes"], channels: int) -> Float[Tensor, "graphs columns nodes"]:
     """Every channel divided by its norm."""
     grouped = phi.reshape(phi.shape[0], channels, -1) if phi.shape[1] != channels else phi
-    scale = grouped.square().sum(-1, keepdim=True).add_(TINY).rsqrt_()
+    scale = torch.linalg.vector_norm(grouped, dim=-1, keepdim=True).square().add_(TINY).rsqrt_()
     return (grouped * scale).view_as(phi)
 
 
@@ -77,27 +77,15 @@ def fixed_layers(
     ``after_first`` scales N from the second layer on, as B's normalisation does under l1 degrees. ``unit_start`` says
     whether Phi_0 is normalised first.
     """
+    eye = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
     for l, layer in enumerate(layers):
-        mix, turn = mixing(torch.bmm(phi, phi.mT), layer, normalise=unit_start or l > 0)
-        if l and after_first is not None:
-            turn = turn * after_first[:, None]
-        phi = (torch.bmm(phi, seen) * turn[:, :, None]).baddbmm_(mix, phi)
+        if l == 1 and after_first is not None:
+            seen = seen * after_first[:, None, None]
+        phi = unit(phi, phi.shape[1]) if l or unit_start else phi
+        similar = torch.outer(layer.value, layer.product * layer.phi)  # K Phi = Phi (W_Q W_K Phi^T Phi)
+        mix = torch.addcmul(eye * layer.skip, torch.bmm(phi, phi.mT), similar)
+        phi = (torch.bmm(phi, seen) * (layer.value * layer.gram)[:, None]).baddbmm_(mix, phi)
     return unit(phi, phi.shape[1])
-
-
-def mixing(
-    gram: Float[Tensor, "graphs k k"], layer: Layer, *, normalise: bool
-) -> tuple[Float[Tensor, "graphs k k"], Float[Tensor, "graphs k"]]:
-    """What one layer does to columns of any length, normalised first: ``Phi^T <- diag(turn) Phi^T N + mix Phi^T``.
-
-    It follows from their Gram matrix ``Phi^T Phi``, as ``K Phi = Phi W_Q W_K Phi^T Phi`` and the norms are its diagonal.
-    """
-    square = gram.diagonal(dim1=1, dim2=2)
-    scale = (square + TINY).rsqrt() if normalise else torch.ones_like(square)
-    value = scale * layer.value
-    mix = gram * value[:, :, None] * (scale.square() * (layer.product * layer.phi))[:, None, :]
-    mix.diagonal(dim1=1, dim2=2).add_(scale * layer.skip)
-    return mix, value * layer.gram
 
 
 # ---------------------------------------------------------------------------------------------------- B evolving
@@ -117,27 +105,30 @@ class FixedState:
 
 
 class GramState:
-    """B as ``G = B B^T``: no edge axis. The degrees of D are the diagonal of G."""
+    """B as ``G = B B^T = D^1/2 N D^1/2``: no edge axis. D is the diagonal of G, whose trace is one."""
 
     def __init__(self, seen: Float[Tensor, "graphs width width"], degree: Float[Tensor, "graphs width"]) -> None:
         share = degree / degree.sum(1, keepdim=True).clamp(min=TINY)
         self.root = share * inverse_root(share)  # the square root, whose gradient at zero is finite this way
         self.seen = seen
+        self.half = seen * self.root[:, None, :]
+        """``N D^1/2``."""
 
     def move(self, layer: Layer, similarity: Float[Tensor, "graphs width width"]) -> None:
-        """``G <- A G A / trace``, where ``G = D^1/2 N D^1/2``: with C = A D^1/2 the next N is ``C N C^T``, scaled.
+        """``G <- A G A / trace = C N C^T / trace`` with ``C = A D^1/2``, A as in :func:`mover`.
 
         By Cauchy and Schwarz no entry of N exceeds 1; rounding is clipped to that.
         """
-        half = mover(self.seen, similarity, layer) * self.root[:, None, :]
-        gram = torch.bmm(torch.bmm(half, self.seen), half.mT)
+        c = _sum(self.half, layer.b_gram, similarity, (self.root * layer.b_phi)[:, None, :])
+        c.diagonal(dim1=1, dim2=2).add_(self.root * layer.b_skip)
+        gram = torch.bmm(torch.bmm(c, self.seen), c.mT)
         degree = gram.diagonal(dim1=1, dim2=2)
         total = degree.sum(1, keepdim=True) + TINY
         share = degree / total
         down = inverse_root(share, TINY)
         self.root = share * down
-        down = down * total.rsqrt()
-        self.seen = (gram * down[:, :, None]).mul_(down[:, None, :]).clamp_(-1, 1)
+        self.half = gram * (down / total)[:, :, None]
+        self.seen = (self.half * down[:, None, :]).clamp_(-1, 1)
 
 
 class IncidenceState:
@@ -265,6 +256,21 @@ class _SymmetricProduct(torch.autograd.Function):
         if not ctx.needs_input_grad[1]:
             return back, None, None
         return back, (g[graphs.row_of] * phi[graphs.column]).sum(1), None
+
+
+def mixing(
+    gram: Float[Tensor, "graphs k k"], layer: Layer, *, normalise: bool
+) -> tuple[Float[Tensor, "graphs k k"], Float[Tensor, "graphs k"]]:
+    """What one layer does to columns of any length, normalised first: ``Phi^T <- diag(turn) Phi^T N + mix Phi^T``.
+
+    It follows from their Gram matrix ``Phi^T Phi``, as ``K Phi = Phi W_Q W_K Phi^T Phi`` and the norms are its diagonal.
+    """
+    square = gram.diagonal(dim1=1, dim2=2)
+    scale = (square + TINY).rsqrt() if normalise else torch.ones_like(square)
+    value = scale * layer.value
+    mix = gram * value[:, :, None] * (scale.square() * (layer.product * layer.phi))[:, None, :]
+    mix.diagonal(dim1=1, dim2=2).add_(scale * layer.skip)
+    return mix, value * layer.gram
 
 
 def sparse_layers(

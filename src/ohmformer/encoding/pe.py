@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, spectral_layers, unit
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
 from ohmformer.inverse import DENSE
-from ohmformer.small import ENTRIES
 
 Function = TypeVar("Function", bound=Callable)
 
 SPARSE_FROM = 40
 """Nodes from which a graph whose B is fixed goes through CSR rather than a dense block."""
-TOGETHER = 2**19
-"""Matrix entries that go through the layers together where B is fixed: few, large operations."""
+TOGETHER = 2**18
+"""Matrix entries that go through the layers together: few operations, and large ones."""
 STARTS = ("diagonal", "features", "random", "index")
 
 
@@ -246,14 +245,12 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
 
     def _small(self, pairs: Pairs, start: Tensor, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
         """Dense blocks of graphs of like size."""
-        graphs = SmallGraphs.of(pairs, TOGETHER if not self.evolve else ENTRIES)
+        graphs = SmallGraphs.of(pairs, TOGETHER)
         rows = start.new_zeros(graphs.buckets.rows, self.hidden).index_copy_(0, graphs.buckets.row, start)
         done = [rows[:0]]
         for block in graphs.buckets.blocks:
-            phi = block.rows_of(rows).mT
-            unit_start = self.phi0 != "index"
+            phi, unit_start = block.rows_of(rows).mT.contiguous(), self.phi0 != "index"
             if self.evolve:
-                phi = phi.contiguous()
                 phi = moving_layers(graphs.state(block), unit(phi, self.hidden) if unit_start else phi, layers)
             else:
                 phi = fixed_layers(block.of(graphs.buffer), phi, layers, graphs.after_first(block), unit_start=unit_start)
