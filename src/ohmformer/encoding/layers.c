@@ -100,17 +100,15 @@ static void fixed(int n, const Rows *rows, Vector *phi, Vector *next, const Laye
 
 /* ------------------------------------------------------------------------------------------------ B evolving */
 
-/* out = a b, n rows of w vectors; four rows at a time, so that a row of b is read once for them */
+/* out = a b, n rows of w vectors; eight rows at a time, whose sums stay in registers */
 static void multiply(int n, int w, const Matrix a, const Matrix b, Matrix out) {
-    for (int i = 0; i < n; i += 4) {
-        const float *a0 = (const float *)a[i], *a1 = a0 + WIDTH, *a2 = a1 + WIDTH, *a3 = a2 + WIDTH;
+    for (int i = 0; i < n; i += 8) {
+        const float *rows = (const float *)a[i];
         for (int c = 0; c < w; c++) {
-            Vector s0 = all(0), s1 = s0, s2 = s0, s3 = s0;
-            for (int j = 0; j < n; j++) {
-                Vector row = b[j][c];
-                s0 += a0[j] * row, s1 += a1[j] * row, s2 += a2[j] * row, s3 += a3[j] * row;
-            }
-            out[i][c] = s0, out[i + 1][c] = s1, out[i + 2][c] = s2, out[i + 3][c] = s3;
+            Vector sum[8] = {all(0)};
+            for (int j = 0; j < n; j++)
+                for (int r = 0; r < 8; r++) sum[r] += rows[r * WIDTH + j] * b[j][c];
+            for (int r = 0; r < 8; r++) out[i + r][c] = sum[r];
         }
     }
 }
