@@ -68,6 +68,11 @@ def hub_with(folder):
             if path.startswith("/api/models/someone/model/revision/"):
                 siblings = [{"rfilename": file.name} for file in folder.iterdir()]
                 self.answer(json.dumps({"id": "someone/model", "sha": "1" * 40, "siblings": siblings}).encode())
+            elif path.startswith("/api/models/someone/model/tree/"):
+                files = [
+                    {"type": "file", "path": f.name, "size": f.stat().st_size, "oid": "2" * 40} for f in folder.iterdir()
+                ]
+                self.answer(json.dumps(files).encode())
             elif path.startswith("/someone/model/resolve/") and (folder / name).is_file():
                 self.answer((folder / name).read_bytes())
             else:
