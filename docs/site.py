@@ -80,7 +80,8 @@ def gallery_index(shown: Sequence[Exhibit]) -> str:
             depth_tables(),
             "κ = λmax / λmin. Bounds are for exact arithmetic; `rounding(layers, nodes)` says what floating point may add. "
             "Two of the paper's heat kernels do not reach theirs in float64: Lemma 3 sums terms as large as exp(s λmax), "
-            "which leaves nothing of the answer at s λmax = 100, and Lemma 5 multiplies rounding by 3^20 on its way to 1e-10.",
+            "which leaves nothing of the answer at s λmax = 100, and Lemma 5 multiplies rounding by 3^20 on its way to "
+            "1e-10.",
         ]
     )
 
