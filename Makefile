@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit test-slow bench hooks clean
+.PHONY: demo test lint types unit test-slow docs bench hooks clean
 
 demo: $(STAMP)
-	$(BIN)/ohmformer verify
+	$(BIN)/ohmformer verify --out runs/verify.json
 	$(BIN)/ohmformer demo --out runs/demo
+	$(BIN)/ohmformer report --out runs/report.html
 
 test: lint types unit
 
@@ -25,8 +26,11 @@ unit: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(STAMP)
-	for name in forward solve scale edge_resistances any_graph networkx_backend learn learn_depths; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in forward solve scale edge_resistances any_graph networkx_backend learn learn_depths explorer; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 hooks: $(STAMP)
 	$(BIN)/pre-commit install

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch_geometric.transforms as T
 from torch_geometric.data import Batch, Data
 
 from measure import side_by_side, write_table
-from ohmformer.encoding import LinearTransformerPE
+from ohmformer.encoding import LinearTransformerPE, native
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.molecules import bonds, read_smiles
 
@@ -45,6 +46,19 @@ def eigh(batch: Any) -> None:
         torch.linalg.eigh(block.of(graphs.buffer))
 
 
+@torch.no_grad()
+def encode(model: LinearTransformerPE, batch: Any, compiled: bool = False) -> None:
+    """A batch, by torch or by compiled code."""
+    with native.used(compiled):
+        model(batch.edge_index, None, batch.batch, batch.num_nodes)
+
+
+def train(model: LinearTransformerPE, batch: Any) -> None:
+    """What the encoding adds to a step of training."""
+    model.zero_grad()
+    model(batch.edge_index, None, batch.batch, batch.num_nodes).square().sum().backward()
+
+
 def graphs_of_size(nodes: int, total: int) -> Any:
     """Tree-like graphs of the density of molecules: each node hangs on one of the four before it, and a tenth on two."""
     draw = torch.Generator().manual_seed(nodes)
@@ -59,7 +73,6 @@ def graphs_of_size(nodes: int, total: int) -> Any:
     return Batch.from_data_list([*graphs])
 
 
-@torch.no_grad()
 def main() -> None:
     """Measure, print, and write results/encoding.md and results/encoding-scale.md."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -71,14 +84,16 @@ def main() -> None:
     graphs = molecules(arguments.smiles, arguments.count)
     batch: Any = Batch.from_data_list([*graphs])
     few = graphs[:200]
-    models = {
-        f"phi0={phi0}, B {'evolving' if evolve else 'fixed'}": LinearTransformerPE(8, phi0=phi0, evolve=evolve).eval()
-        for phi0 in ("random", "diagonal")
-        for evolve in (False, True)
-    }
-    candidates: dict[str, Callable[[], Any]] = {
-        name: lambda m=m: m(batch.edge_index, None, batch.batch, batch.num_nodes) for name, m in models.items()
-    }
+    shapes = [("random", False), ("random", True), ("diagonal", False), ("diagonal", True)]
+    candidates: dict[str, Callable[[], Any]] = {}
+    for phi0, evolve in shapes:
+        model = LinearTransformerPE(8, phi0=phi0, evolve=evolve).eval()
+        name = f"phi0={phi0}, B {'evolving' if evolve else 'fixed'}"
+        candidates[name] = partial(encode, model, batch)
+        if phi0 != "diagonal":
+            candidates[f"{name}, compiled"] = partial(encode, model, batch, compiled=True)
+        if (phi0, evolve) != ("diagonal", True):
+            candidates[f"{name}, forward and backward"] = partial(train, model, batch)
     candidates["batched torch.linalg.eigh, in blocks of like size"] = lambda: eigh(batch)
     instead = {
         "AddLaplacianEigenvectorPE(6)": T.AddLaplacianEigenvectorPE(6, attr_name="pe"),
@@ -97,19 +112,23 @@ def main() -> None:
     ]  # fmt: skip
     header = ["encoding, 9 layers, 8 dimensions", "us a graph", "times PyG's", "times PyG's, undirected", "times eigh"]
     notes = (
-        f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200."
+        f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200. "
+        "Compiled: after `ohmformer.encoding.native.enable()`."
     )
     print("\n".join("  ".join(row) for row in rows))
     print(write_table("encoding", "Encoding molecules", header, rows, notes=notes))
 
     model = LinearTransformerPE(8, phi0="random").eval()
     sizes = {nodes: graphs_of_size(nodes, 100_000) for nodes in SIZES}
-    runs = {str(n): lambda b=b: model(b.edge_index, None, b.batch, b.num_nodes) for n, b in sizes.items()}
-    median = side_by_side(runs, repeats=arguments.repeats, warmup=1)
-    per_node = {n: 1e6 * median[str(n)] / b.num_nodes for n, b in sizes.items()}
-    rows = [[f"{n:,}", str(b.num_graphs), f"{per_node[n]:.3f}", f"{per_node[n] / min(per_node.values()):.2f}"]
-            for n, b in sizes.items()]  # fmt: skip
-    header = ["nodes a graph", "graphs", "us a node", "over the least"]
+    runs = {(n, how): partial(encode, model, b, compiled=how) for n, b in sizes.items() for how in (False, True)}
+    median = side_by_side({f"{n} {how}": run for (n, how), run in runs.items()}, repeats=arguments.repeats, warmup=1)
+    per_node = {(n, how): 1e6 * median[f"{n} {how}"] / sizes[n].num_nodes for n, how in runs}
+    least = {how: min(us for (_, h), us in per_node.items() if h is how) for how in (False, True)}
+    rows = []
+    for n, b in sizes.items():
+        costs = [(per_node[n, how], per_node[n, how] / least[how]) for how in (False, True)]
+        rows.append([f"{n:,}", str(b.num_graphs), *(text for us, over in costs for text in (f"{us:.3f}", f"{over:.2f}"))])
+    header = ["nodes a graph", "graphs", "torch, us a node", "over the least", "compiled, us a node", "over the least"]
     print("\n".join("  ".join(row) for row in rows))
     print(write_table("encoding-scale", "Cost per node with B fixed, 9 layers, 8 channels", header, rows))
 

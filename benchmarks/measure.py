@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import platform
 import statistics
@@ -13,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from ohmformer import machine
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -63,16 +64,6 @@ def provenance() -> str:
     dirty = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True).stdout.strip()
     return (
         f"`{command}`, commit {commit}{' with changes' if dirty else ''}, "
-        f"{datetime.datetime.now(tz=datetime.UTC).date()}, {_processor()}, {os.cpu_count()} cores, "
+        f"{machine.today()}, {machine.processor()}, {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}."
     )
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        if info.exists()
-        else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()

@@ -215,6 +215,17 @@ def test_resistances_of_all_pairs_edges_and_given_pairs_are_networkxs(g):
     torch.testing.assert_close(some, expected[pairs[:, 0], pairs[:, 1]], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_resistances_over_many_decades_are_lapacks(seed):
+    """Badly conditioned enough for cubing to work in float64 throughout."""
+    rng = np.random.default_rng(seed)
+    chain, links = [(i, i + 1) for i in range(11)], rng.integers(0, 12, (8, 2)).tolist()
+    g = Graph.from_edges(chain + links, num_nodes=12, resistance=10.0 ** rng.uniform(-5, 5, 19))
+    answer = ohm.effective_resistance(g, "all", method="cubing")
+    gap = (answer.value - exact.effective_resistance(g)).abs()
+    assert float(gap.max()) <= 1e-6 * float(answer.value.max())
+
+
 def test_resistance_between_components_is_infinite():
     g = Graph.from_edges([(0, 1), (2, 3)], num_nodes=5)
     pairs = torch.tensor([[0, 1], [0, 2], [4, 4], [4, 0]])

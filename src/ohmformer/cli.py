@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ohmformer.encoding.commands import encode, pretrain
+from ohmformer.explorer.commands import explore
 from ohmformer.learn import commands as learning
 from ohmformer.molecules.commands import train
+from ohmformer.report.commands import report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,12 +29,14 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pret
 app.command()(encode)
 app.command()(pretrain)
 app.command()(train)
+app.command()(explore)
 
 
 @app.command()
 def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     seed: Annotated[int, typer.Option(help="Which random graphs and starts.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write too, for the report.")] = None,
 ) -> None:
     """Check every lemma and construction on 44 graphs: bounds, and Transformer against plain iteration."""
     import torch
@@ -48,10 +52,16 @@ def verify(
         result = run(
             seed, progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
         )
+    text = json.dumps(result.as_dict(), indent=2)
     if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2))
+        typer.echo(text)
     else:
         _print_verification(result)
+    if out is not None:
+        from ohmformer.files import whole_file
+
+        with whole_file(out) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
     if not result.holds:
         raise typer.Exit(1)
 
@@ -268,6 +278,7 @@ def demo(
 app.command()(learning.learn)
 app.command()(learning.reproduce)
 app.command()(learning.probe)
+app.command()(report)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,8 @@ def read_graph(path: Path, *, resistance: str | None = None, conductance: str | 
         raise ValueError(f"expected a file, {path} is none")
     suffix = path.suffix.lower()
     if suffix in DELIMITERS:
-        return _read_edges(path, DELIMITERS[suffix], resistance, conductance)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return parse_edges(file, path.name, DELIMITERS[suffix], resistance=resistance, conductance=conductance)
     if suffix == ".graphml":
         import networkx as nx
 
@@ -71,18 +72,25 @@ def _read_matrix(path: Path, entries: str) -> LabelledGraph:
     return LabelledGraph(graph, [str(i) for i in range(graph.num_nodes)])
 
 
-def _read_edges(path: Path, delimiter: str | None, resistance: str | None, conductance: str | None) -> LabelledGraph:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, delimiter=delimiter) if delimiter else (line.split() for line in file)
-        try:
-            rows = [(i, row) for i, row in enumerate(lines, 1) if row and not row[0].lstrip().startswith("#")]
-        except (UnicodeDecodeError, csv.Error):
-            raise ValueError(f"expected an edge list as text in {path.name}, it is not text") from None
+def parse_edges(
+    lines: Iterable[str],
+    name: str,
+    delimiter: str | None,
+    *,
+    resistance: str | None = None,
+    conductance: str | None = None,
+) -> LabelledGraph:
+    """A graph from the lines of an edge list, of which ``name`` is what errors call it."""
+    cells = csv.reader(lines, delimiter=delimiter) if delimiter else (line.split() for line in lines)
+    try:
+        rows = [(i, row) for i, row in enumerate(cells, 1) if row and not row[0].lstrip().startswith("#")]
+    except (UnicodeDecodeError, csv.Error):
+        raise ValueError(f"expected an edge list as text in {name}, it is not text") from None
     header = [cell.strip() for cell in rows[0][1]] if rows else []
     weight = resistance or conductance
     if weight is not None and weight not in header:
         raise ValueError(
-            f"expected a column {weight!r} in the first line of {path.name}, it has {', '.join(header) or 'nothing'}"
+            f"expected a column {weight!r} in the first line of {name}, it has {', '.join(header) or 'nothing'}"
         )
     if weight is not None or {cell.lower() for cell in header[:2]} <= HEADERS:
         rows = rows[1:]
@@ -92,16 +100,16 @@ def _read_edges(path: Path, delimiter: str | None, resistance: str | None, condu
     weights: list[float] = []
     for line, row in rows:
         if len(row) < 2 or (column is not None and len(row) <= column):
-            raise ValueError(f"expected {max(2, (column or 0) + 1)} columns in line {line} of {path.name}, got {len(row)}")
+            raise ValueError(f"expected {max(2, (column or 0) + 1)} columns in line {line} of {name}, got {len(row)}")
         u, v = (number.setdefault(cell.strip(), len(number)) for cell in row[:2])
         edges.append((u, v))
         if column is not None:
             try:
                 weights.append(float(row[column]))
             except ValueError:
-                raise ValueError(f"expected a number in line {line} of {path.name}, got {row[column]!r}") from None
+                raise ValueError(f"expected a number in line {line} of {name}, got {row[column]!r}") from None
     if not edges:
-        raise ValueError(f"expected at least one edge in {path.name}, got none")
+        raise ValueError(f"expected at least one edge in {name}, got none")
     graph = Graph.from_edges(
         np.array(edges, dtype=np.int64).reshape(-1, 2),
         num_nodes=len(number),

@@ -38,38 +38,60 @@ class Block:
     """The numbers of their nodes in the batch, -1 on padding."""
     start: int
     """Where their matrices begin in the buffer."""
+    first_row: int
+    """Where their nodes begin among all nodes and padding."""
 
     def of(self, buffer: Float[Tensor, " entries"]) -> Float[Tensor, "graphs width width"]:
         """These graphs' matrices."""
         graphs, width = self.node.shape
         return buffer[self.start : self.start + graphs * width**2].view(graphs, width, width)
 
+    def rows_of(self, rows: Float[Tensor, "rows k"]) -> Float[Tensor, "graphs width k"]:
+        """These graphs' nodes."""
+        return rows[self.first_row : self.first_row + self.node.numel()].view(*self.node.shape, rows.shape[1])
+
 
 class Buckets:
-    """Where the matrices of a batch's graphs lie in one flat buffer. Padding costs three nodes or an eighth of a graph."""
+    """Where the matrices of a batch's graphs lie in one flat buffer. Padding costs three nodes or an eighth of a graph.
 
-    def __init__(self, graph: Graph) -> None:
+    ``together`` is how many matrix entries go into a block.
+    """
+
+    def __init__(self, graph: Graph, together: int = ENTRIES) -> None:
         sizes, offsets = graph.graph_sizes.cpu().numpy(), graph.graph_offsets.cpu().numpy()
         step = np.maximum(4, 2 ** np.floor(np.log2(np.maximum(sizes, 1) / 8)).clip(min=1)).astype(np.int64)
         widths = -(-sizes // step) * step
-        bases = np.zeros(graph.num_graphs, dtype=np.int64)
+        bases, first_rows = np.zeros((2, graph.num_graphs), dtype=np.int64)
         on_device = partial(torch.as_tensor, device=graph.device)
         self.blocks: list[Block] = []
-        self.entries = 0
+        self.entries = self.rows = 0
         for width in np.unique(widths):
             members = np.nonzero(widths == width)[0]
-            for which in np.split(members, range(0, len(members), max(1, ENTRIES // max(1, width**2)))[1:]):
+            for which in np.split(members, range(0, len(members), max(1, together // max(1, width**2)))[1:]):
                 slot = np.arange(width)
                 node = np.where(slot < sizes[which, None], offsets[which, None] + slot, -1)
                 bases[which] = self.entries + np.arange(len(which)) * width**2
-                self.blocks.append(Block(on_device(which), on_device(node), self.entries))
+                first_rows[which] = self.rows + np.arange(len(which)) * width
+                self.blocks.append(Block(on_device(which), on_device(node), self.entries, self.rows))
                 self.entries += len(which) * int(width) ** 2
-        self._row, self._base = on_device(widths)[graph.batch], on_device(bases)[graph.batch]
-        self._slot = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets[graph.batch]
+                self.rows += len(which) * int(width)
+
+        def of_node(x: np.ndarray) -> Tensor:
+            return on_device(x).index_select(0, graph.batch)
+
+        node = torch.arange(graph.num_nodes, device=graph.device)
+        self._slot = node - of_node(offsets)
+        self._line = of_node(bases) + self._slot * of_node(widths)
+        self.row: Int[Tensor, " nodes"] = node + of_node(first_rows - offsets)
+        """The place of every node among all nodes and padding."""
 
     def index(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
         """Where the entry of two nodes of one graph lies."""
-        return self._base[u] + self._slot[u] * self._row[u] + self._slot[v]
+        return self._line.index_select(0, u) + self._slot.index_select(0, v)
+
+    def diagonal(self) -> Int[Tensor, " nodes"]:
+        """Where the diagonal entry of every node lies."""
+        return self._line + self._slot
 
 
 @dataclass(frozen=True)
@@ -228,7 +250,7 @@ def _cube(cubing: ChebyshevCubing, n: Tensor, onto: Tensor, layers: int) -> Tens
 
     ``R <- (R^2 - u) R / (1 - u)`` and ``X <- (R^2 + R + 1 - u) X / (1 - u)``: scalars go to diagonals and into the products.
     """
-    r, x = torch.sub(onto, n, alpha=cubing.start), onto.mul_(cubing.start)
+    r, x = torch.sub(onto, n, alpha=cubing.start), onto * cubing.start  # not in place: in float64 it is the caller's own P
     offsets = cubing.offsets(layers - 1)
     for l, u in enumerate(offsets):
         by = 1 / (1 - u)

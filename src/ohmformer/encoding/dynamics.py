@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, pad
 
 TINY = 1e-12
 """Added to squared norms: a state that vanishes stays zero, and its gradient finite."""
@@ -51,7 +51,7 @@ class Layer:
 def unit(phi: Float[Tensor, "graphs columns nodes"], channels: int) -> Float[Tensor, "graphs columns nodes"]:
     """Every channel divided by its norm."""
     grouped = phi.reshape(phi.shape[0], channels, -1) if phi.shape[1] != channels else phi
-    scale = grouped.square().sum(-1, keepdim=True).add(TINY).rsqrt()
+    scale = torch.linalg.vector_norm(grouped, dim=-1, keepdim=True).square().add_(TINY).rsqrt_()
     return (grouped * scale).view_as(phi)
 
 
@@ -66,64 +66,69 @@ def inverse_root(degree: Tensor, floor: float = 0.0) -> Tensor:
 
 def fixed_layers(
     seen: Float[Tensor, "graphs width width"],
-    phi: Float[Tensor, "graphs columns width"],
+    phi: Float[Tensor, "graphs channels width"],
     layers: Sequence[Layer],
     after_first: Float[Tensor, " graphs"] | None = None,
-) -> Float[Tensor, "graphs columns width"]:
-    """Phi after all layers, where B stays what it is: ``Phi <- skip Phi + (gram N + phi K) Phi W_V``, two products a layer.
+    *,
+    unit_start: bool,
+) -> Float[Tensor, "graphs channels width"]:
+    """Phi after all layers, where B stays what it is: three small products a layer.
 
-    ``after_first`` scales N from the second layer on, as B's normalisation does under l1 degrees.
+    ``after_first`` scales N from the second layer on, as B's normalisation does under l1 degrees. ``unit_start`` says
+    whether Phi_0 is normalised first.
     """
+    eye = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
     for l, layer in enumerate(layers):
         if l == 1 and after_first is not None:
             seen = seen * after_first[:, None, None]
-        similarity = _plus(seen, layer.gram, (phi * _column(layer.product * layer.phi, phi)).mT, phi)
-        phi = _plus(phi, layer.skip, phi * _column(layer.value, phi), similarity)
-        phi = unit(phi, len(layer.value))
-    return phi
-
-
-def _column(weight: Float[Tensor, " channels"], phi: Tensor) -> Float[Tensor, "columns 1"]:
-    """A channel's weight for each of its columns."""
-    repeats = phi.shape[1] // len(weight)
-    return (weight if repeats == 1 else weight.repeat_interleave(repeats))[:, None]
-
-
-def _plus(base: Tensor, scale: Any, a: Tensor, b: Tensor) -> Tensor:
-    """``scale base + a b``."""
-    if isinstance(scale, float):
-        return torch.baddbmm(base, a, b, beta=scale)
-    return torch.baddbmm(base * scale, a, b)
-
-
-def _sum(x: Tensor, a: Any, y: Tensor, b: Any) -> Tensor:
-    """``a x + b y``."""
-    return torch.mul(y, b).add_(x, alpha=a) if isinstance(a, float) else x * a + y * b
+        phi = unit(phi, phi.shape[1]) if l or unit_start else phi
+        similar = torch.outer(layer.value, layer.product * layer.phi)  # K Phi = Phi (W_Q W_K Phi^T Phi)
+        mix = torch.addcmul(eye * layer.skip, torch.bmm(phi, phi.mT), similar)
+        phi = (torch.bmm(phi, seen) * (layer.value * layer.gram)[:, None]).baddbmm_(mix, phi)
+    return unit(phi, phi.shape[1])
 
 
 # ---------------------------------------------------------------------------------------------------- B evolving
 
 
+class FixedState:
+    """B that stays what it is, up to the normalisation that l1 degrees see after the first layer."""
+
+    def __init__(self, seen: Float[Tensor, "graphs width width"], after_first: Float[Tensor, " graphs"] | None) -> None:
+        self.seen, self.after_first = seen, after_first
+
+    def move(self, layer: Layer, similarity: Tensor) -> None:
+        """Only normalise, once."""
+        if self.after_first is not None:
+            self.seen = self.seen * self.after_first[:, None, None]
+            self.after_first = None
+
+
 class GramState:
-    """B as ``G = B B^T``: no edge axis. The degrees of D are the diagonal of G."""
+    """B as ``G = B B^T = D^1/2 N D^1/2``: no edge axis. D is the diagonal of G, whose trace is one."""
 
     def __init__(self, seen: Float[Tensor, "graphs width width"], degree: Float[Tensor, "graphs width"]) -> None:
         share = degree / degree.sum(1, keepdim=True).clamp(min=TINY)
-        root = share * inverse_root(share)  # the square root, whose gradient at zero is finite this way
-        self.gram = root[:, :, None] * seen * root[:, None, :]
+        self.root = share * inverse_root(share)  # the square root, whose gradient at zero is finite this way
         self.seen = seen
+        self.half = seen * self.root[:, None, :]
+        """``N D^1/2``."""
 
-    def move(self, mover: Float[Tensor, "graphs width width"]) -> None:
-        """``G <- A G A / trace``. By Cauchy and Schwarz no entry of N exceeds 1; rounding is clipped to that."""
-        gram = mover @ self.gram @ mover
-        scale = (gram.diagonal(dim1=1, dim2=2).sum(1) + TINY).reciprocal()[:, None, None]
-        self.gram = gram * scale if gram.requires_grad else gram.mul_(scale)
-        root = inverse_root(self.gram.diagonal(dim1=1, dim2=2), TINY)
-        seen = self.gram * root[:, :, None]
-        if seen.requires_grad:
-            self.seen = (seen * root[:, None, :]).clamp(-1, 1)
-        else:
-            self.seen = seen.mul_(root[:, None, :]).clamp_(-1, 1)
+    def move(self, layer: Layer, similarity: Float[Tensor, "graphs width width"]) -> None:
+        """``G <- A G A / trace = C N C^T / trace`` with ``C = A D^1/2``, A as in :func:`mover`.
+
+        By Cauchy and Schwarz no entry of N exceeds 1; rounding is clipped to that.
+        """
+        c = _sum(self.half, layer.b_gram, similarity, (self.root * layer.b_phi)[:, None, :])
+        c.diagonal(dim1=1, dim2=2).add_(self.root * layer.b_skip)
+        gram = torch.bmm(torch.bmm(c, self.seen), c.mT)
+        degree = gram.diagonal(dim1=1, dim2=2)
+        total = degree.sum(1, keepdim=True) + TINY
+        share = degree / total
+        down = inverse_root(share, TINY)
+        self.root = share * down
+        self.half = gram * (down / total)[:, :, None]
+        self.seen = (self.half * down[:, None, :]).clamp_(-1, 1)
 
 
 class IncidenceState:
@@ -137,31 +142,70 @@ class IncidenceState:
         half = self.incidence * inverse_root(self.incidence.abs().sum(2), TINY)[:, :, None]
         return half @ half.mT
 
-    def move(self, mover: Float[Tensor, "graphs width width"]) -> None:
+    def move(self, layer: Layer, similarity: Float[Tensor, "graphs width width"]) -> None:
         """``B <- A B / |A B|_F``."""
-        moved = mover @ self.incidence
+        moved = mover(self.seen, similarity, layer) @ self.incidence
         size = moved.square().sum(dim=(1, 2)).add(TINY).rsqrt()
         self.incidence = moved * size[:, None, None]
         self.seen = self._seen()
 
 
-def evolving_layers(
-    state: GramState | IncidenceState, phi: Float[Tensor, "graphs columns width"], layers: Sequence[Layer]
+def mover(seen: Tensor, similarity: Tensor, layer: Layer) -> Float[Tensor, "graphs width width"]:
+    """``A = (1 + alpha_R) I + alpha_V (beta_1 alpha_QK N + beta_2 K)``, by which a layer multiplies B."""
+    a = _sum(seen, layer.b_gram, similarity, layer.b_phi)
+    a.diagonal(dim1=1, dim2=2).add_(layer.b_skip)
+    return a
+
+
+def _sum(x: Tensor, a: Any, y: Tensor, b: Any) -> Tensor:
+    """``a x + b y``."""
+    return torch.mul(y, b).add_(x, alpha=a) if isinstance(a, float) else torch.addcmul(y * b, x, a)
+
+
+def moving_layers(
+    state: FixedState | GramState | IncidenceState, phi: Float[Tensor, "graphs columns width"], layers: Sequence[Layer]
 ) -> Float[Tensor, "graphs columns width"]:
-    """Phi after all layers, with B moved by every layer but the last, whose B nobody reads."""
+    """Phi after all layers, with B moved by every layer but the last, whose B nobody reads; any number of columns."""
+    repeats = phi.shape[1] // len(layers[0].value)
     for l, layer in enumerate(layers):
+        value, product = (x[:, None].expand(-1, repeats).reshape(-1, 1) for x in (layer.value, layer.product))
         seen = state.seen
-        similarity = torch.bmm((phi * _column(layer.product, phi)).mT, phi)
+        similarity = torch.bmm((phi * product).mT, phi)
         if l + 1 < len(layers):
-            mover = _sum(seen, layer.b_gram, similarity, layer.b_phi)
-            if isinstance(layer.b_skip, float):
-                mover.diagonal(dim1=1, dim2=2).add_(layer.b_skip)
-            else:
-                mover = mover + layer.b_skip * torch.eye(seen.shape[1], dtype=seen.dtype, device=seen.device)
-            state.move(mover)
+            state.move(layer, similarity)
         similarity = _sum(seen, layer.gram, similarity, layer.phi)
-        phi = unit(_plus(phi, layer.skip, phi * _column(layer.value, phi), similarity), len(layer.value))
+        phi = unit((phi * layer.skip).baddbmm_(phi * value, similarity), len(layer.value))
     return phi
+
+
+# ---------------------------------------------------------------------------------------------------- B fixed, all demands
+
+
+def spectral_layers(
+    seen: Float[Tensor, "graphs width width"],
+    real: Bool[Tensor, "graphs width"],
+    layers: Sequence[Layer],
+    after_first: Float[Tensor, " graphs"] | None = None,
+) -> Float[Tensor, "graphs width channels"]:
+    """The diagonals of the channels that start as the identity, where B stays what it is.
+
+    Then channel c is a function of N, ``F_c = f_c(N)``, as is ``K = sum_c W_QK,c F_c^2``: a layer acts on the values of f_c
+    on the spectrum, and ``diag(F_c)`` is read out with the squares of the eigenvectors. No weight of a layer touches them.
+    """
+    above = 1 + 2 * pad(seen.diagonal(dim1=1, dim2=2), (0, 1)).amax(
+        dim=1, keepdim=True
+    )  # N <= 2 diag(N): where padding goes
+    values, vectors = (x.to(seen) for x in torch.linalg.eigh((seen + torch.diag_embed(above * ~real)).double()))
+    nodes = real.sum(1, keepdim=True)
+    f = (torch.arange(real.shape[1], device=real.device) < nodes).to(seen)[:, None].expand(-1, len(layers[0].value), -1)
+    f = unit(f, f.shape[1])
+    for l, layer in enumerate(layers):
+        if l == 1 and after_first is not None:
+            values = values * after_first[:, None]
+        similarity = (layer.product * layer.phi) @ f.square()
+        seen_and_similar = (layer.gram * values + similarity)[:, None]
+        f = unit(f * (layer.skip + layer.value[:, None] * seen_and_similar), f.shape[1])
+    return vectors.square() @ f.mT * nodes[:, :, None].sqrt()
 
 
 # ---------------------------------------------------------------------------------------------------- B fixed, large graphs
@@ -214,44 +258,42 @@ class _SymmetricProduct(torch.autograd.Function):
         return back, (g[graphs.row_of] * phi[graphs.column]).sum(1), None
 
 
+def mixing(
+    gram: Float[Tensor, "graphs k k"], layer: Layer, *, normalise: bool
+) -> tuple[Float[Tensor, "graphs k k"], Float[Tensor, "graphs k"]]:
+    """What one layer does to columns of any length, normalised first: ``Phi^T <- diag(turn) Phi^T N + mix Phi^T``.
+
+    It follows from their Gram matrix ``Phi^T Phi``, as ``K Phi = Phi W_Q W_K Phi^T Phi`` and the norms are its diagonal.
+    """
+    square = gram.diagonal(dim1=1, dim2=2)
+    scale = (square + TINY).rsqrt() if normalise else torch.ones_like(square)
+    value = scale * layer.value
+    mix = gram * value[:, :, None] * (scale.square() * (layer.product * layer.phi))[:, None, :]
+    mix.diagonal(dim1=1, dim2=2).add_(scale * layer.skip)
+    return mix, value * layer.gram
+
+
 def sparse_layers(
     graphs: SparseGraphs,
-    phi: Float[Tensor, "rows columns"],
+    phi: Float[Tensor, "rows channels"],
     layers: Sequence[Layer],
     after_first: Float[Tensor, " graphs"] | None = None,
     *,
     unit_start: bool,
-) -> Float[Tensor, "rows columns"]:
-    """The same as :func:`fixed_layers` without an n x n array: ``K Phi = Phi (W_Q W_K Phi^T Phi)``.
-
-    The norms are the diagonal of ``Phi^T Phi``, so normalisation is folded into the small matrix of the next layer.
-    ``unit_start`` says whether it begins with Phi_0.
-    """
-    columns = phi.shape[1]
-    eye = torch.eye(columns, dtype=phi.dtype, device=phi.device)
+) -> Float[Tensor, "rows channels"]:
+    """The same as :func:`fixed_layers` without an n x n array."""
+    chunks = phi.view(-1, CHUNK, phi.shape[1])
     for l, layer in enumerate(layers):
-        repeats = columns // len(layer.value)
-        value, product = (x if repeats == 1 else x.repeat_interleave(repeats) for x in (layer.value, layer.product))
-        chunks = phi.view(-1, CHUNK, columns)
-        gram = graphs.sum_over_graphs(chunks.mT @ chunks)
-        if l or unit_start:
-            square = gram.diagonal(dim1=1, dim2=2).reshape(graphs.graphs, -1, repeats).sum(-1)
-            scale = square.add(TINY).rsqrt().repeat_interleave(repeats, dim=1)
-        else:
-            scale = phi.new_ones(graphs.graphs, columns)
-        # Phi <- N Phi diag(turn) + Phi mix, both on columns that are scaled first
-        mix = scale[:, :, None] * (
-            layer.skip * eye + (product * layer.phi)[:, None] * (scale[:, :, None] * gram * scale[:, None, :]) * value
-        )
-        turn = layer.gram * value * scale
+        mix, turn = mixing(graphs.sum_over_graphs(chunks.mT @ chunks), layer, normalise=unit_start or l > 0)
         if l and after_first is not None:
             turn = turn * after_first[:, None]
-        image = graphs.times(phi).view_as(chunks)
+        image = graphs.times(phi)
         if graphs.graphs == 1:
-            phi = torch.addcmul(phi @ mix[0], image.reshape(phi.shape), turn)
+            phi = torch.addcmul(phi @ mix[0].mT, image, turn)
         else:
-            phi = torch.addcmul(chunks @ mix[graphs.chunk_graph], image, turn[graphs.chunk_graph, None, :]).view_as(phi)
-    channels = len(layers[-1].value)
-    square = graphs.sum_over_graphs(phi.view(-1, CHUNK, columns).square().sum(1)).view(graphs.graphs, channels, -1).sum(-1)
-    scale = square.add(TINY).rsqrt().repeat_interleave(columns // channels, dim=1)
-    return (phi.view(-1, CHUNK, columns) * scale[graphs.chunk_graph, None, :]).view_as(phi)
+            which = graphs.chunk_graph
+            mixed = chunks @ mix.mT.index_select(0, which)
+            phi = torch.addcmul(mixed, image.view_as(chunks), turn.index_select(0, which)[:, None]).view_as(phi)
+        chunks = phi.view_as(chunks)
+    scale = graphs.sum_over_graphs(chunks.square().sum(1)).add(TINY).rsqrt()
+    return (chunks * scale.index_select(0, graphs.chunk_graph)[:, None]).view_as(phi)

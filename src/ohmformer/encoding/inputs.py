@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ohmformer.encoding.dynamics import CHUNK, GramState, IncidenceState, SparseGraphs, inverse_root
+from ohmformer.encoding.dynamics import CHUNK, FixedState, GramState, IncidenceState, SparseGraphs, inverse_root
 from ohmformer.graph import Graph
-from ohmformer.small import Block, Buckets
+from ohmformer.small import ENTRIES, Block, Buckets
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class Pairs:
         return self._sum_at_nodes(self.weight) if self.l1 else self.degree
 
     def _sum_at_nodes(self, weight: Tensor) -> Tensor:
-        zero = weight.new_zeros(self.graph.num_nodes)
-        return zero.index_add(0, self.u, weight).index_add(0, self.v, weight)
+        return weight.new_zeros(self.graph.num_nodes).scatter_add_(0, self.u, weight).scatter_add_(0, self.v, weight)
 
     @cached_property
     def root(self) -> Float[Tensor, " nodes"]:
@@ -139,30 +138,33 @@ class SmallGraphs:
     buffer: Float[Tensor, " entries"]
 
     @classmethod
-    def of(cls, pairs: Pairs) -> SmallGraphs:
-        """Scatter the entries of N into the buckets' buffer."""
-        buckets = Buckets(pairs.graph)
-        graph = pairs.graph
-        node = torch.arange(graph.num_nodes, device=pairs.u.device)
-        slot = node - graph.graph_offsets.index_select(0, graph.batch)
-        diagonal = buckets.index(node, node)
-        row = diagonal - slot
-        u, v = pairs.u, pairs.v
-        there = row.index_select(0, u) + slot.index_select(0, v)
-        back = row.index_select(0, v) + slot.index_select(0, u)
-        place = torch.cat([there, back, diagonal])
-        value = torch.cat([pairs.off_diagonal, pairs.off_diagonal, pairs.diagonal])
-        return cls(pairs, buckets, value.new_zeros(buckets.entries).index_add(0, place, value))
+    def of(cls, pairs: Pairs, together: int = ENTRIES) -> SmallGraphs:
+        """Scatter the entries of N into the buckets' buffer, blocks of ``together`` entries."""
+        buckets = Buckets(pairs.graph, together)
+        buffer = pairs.diagonal.new_zeros(buckets.entries).scatter_(0, buckets.diagonal(), pairs.diagonal)
+        for u, v in ((pairs.u, pairs.v), (pairs.v, pairs.u)):
+            buffer = buffer.scatter_add_(0, buckets.index(u, v), pairs.off_diagonal)
+        return cls(pairs, buckets, buffer)
 
-    def gram_state(self, block: Block) -> GramState:
-        """The Gram state of one block."""
+    def state(self, block: Block) -> GramState | IncidenceState:
+        """B of one block, to be moved."""
+        if self.pairs.l1:
+            return self._incidence_state(block)
         return GramState(block.of(self.buffer), self.on_nodes(self.pairs.gram_degree, block))
+
+    def fixed_state(self, block: Block) -> FixedState:
+        """B of one block, to stay."""
+        return FixedState(block.of(self.buffer), self.after_first(block))
+
+    def after_first(self, block: Block) -> Float[Tensor, " graphs"] | None:
+        """What scales N from the second layer on, where B is normalised but not moved: nothing under Gram degrees."""
+        return self.pairs.incidence_norm[block.which] if self.pairs.l1 else None
 
     def on_nodes(self, x: Float[Tensor, " nodes"], block: Block) -> Float[Tensor, "graphs width"]:
         """A number per node, in the block's layout, zero on padding."""
         return torch.cat([x, x.new_zeros(1)])[block.node]
 
-    def incidence_state(self, block: Block) -> IncidenceState:
+    def _incidence_state(self, block: Block) -> IncidenceState:
         """B of one block, padded to the graph with most edges."""
         graph, u, v = self.pairs.graph, self.pairs.u, self.pairs.v
         position = torch.full((graph.num_graphs,), -1, device=u.device).scatter(

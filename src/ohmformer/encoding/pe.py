@@ -12,19 +12,17 @@ from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ohmformer.encoding.dynamics import Layer, evolving_layers, fixed_layers, sparse_layers, unit
+from ohmformer.encoding import native
+from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, spectral_layers, unit
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
 from ohmformer.inverse import DENSE
-from ohmformer.small import Block
 
 Function = TypeVar("Function", bound=Callable)
 
 SPARSE_FROM = 40
 """Nodes from which a graph whose B is fixed goes through CSR rather than a dense block."""
-DIAGONAL_TO = 256
-"""Nodes up to which the ``diagonal`` start is exact; beyond, it is estimated from random signs."""
-PROBES = 16
-"""Random signs that estimate it."""
+TOGETHER = 2**18
+"""Matrix entries that go through the layers together: few operations, and large ones."""
 STARTS = ("diagonal", "features", "random", "index")
 
 
@@ -48,8 +46,8 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
     What the answer depends on is the choice of ``phi0``:
 
     - ``"diagonal"``: every node is its own demand and reads its own answer, the diagonal of a learned function of L.
-      Deterministic, moves with the nodes when they are renumbered, and needs no node features. Graphs of more than 256 nodes
-      estimate it from 16 random signs a node, seeded and by node number.
+      Deterministic, moves with the nodes when they are renumbered, and needs no node features; for graphs of up to 8,000
+      nodes.
     - ``"features"``: a linear map of ``x``. Deterministic, moves with the nodes.
     - ``"random"``: Gaussian columns. In training fresh ones in every call; in evaluation those of ``seed``, by the node's
       place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
@@ -200,16 +198,16 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
                 got = "none" if x is None else tuple(x.shape)
                 raise ValueError(f"expected x of shape ({graph.num_nodes}, {self.embed.in_features}), got {got}")
             return self.embed(x.to(self.scalars.dtype))
-        place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets[graph.batch]
+        place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets.index_select(0, graph.batch)
         if self.table is not None:
-            return self.table[place % len(self.table)]
+            return self.table.index_select(0, place % len(self.table))
         if generator is None and self.training:
             self._calls += 1
             generator = torch.Generator().manual_seed(1_000_003 * self._calls + self.seed)
         if generator is not None:
             shape = graph.num_nodes, self.hidden
             return torch.randn(shape, generator=generator, device=generator.device).to(self.scalars)
-        return _rows_of_seed(self.seed + 7919 * draw, graph.width, self.hidden).to(self.scalars)[place]
+        return _rows_of_seed(self.seed + 7919 * draw, graph.width, self.hidden).to(self.scalars).index_select(0, place)
 
     def _layers(self) -> list[Layer]:
         """The weights layer by layer, scalars multiplied out."""
@@ -229,74 +227,63 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
     def _encode(self, pairs: Pairs, start: Tensor | None) -> Float[Tensor, "nodes hidden"]:
         """``Phi_L`` of every node, each graph by the engine that fits it."""
         graph, layers = pairs.graph, self._layers()
-        if self.evolve:
-            if graph.width > DENSE:
-                raise ValueError(f"expected graphs of at most {DENSE} nodes with evolve=True, got one of {graph.width}")
+        if (self.evolve or start is None) and graph.width > DENSE:
+            what = "evolve=True" if self.evolve else "phi0='diagonal' (phi0='features' and 'random' take any)"
+            raise ValueError(f"expected graphs of at most {DENSE} nodes with {what}, got one of {graph.width}")
+        if start is None:
+            return self._diagonal(pairs, layers)
+        if native.fits(pairs, start, layers, evolve=self.evolve):
+            return native.encode(pairs, start, layers, evolve=self.evolve, unit_start=self.phi0 != "index")
+        if self.evolve or graph.width <= SPARSE_FROM:
             return self._small(pairs, start, layers)
-        limit = DIAGONAL_TO if start is None else SPARSE_FROM
-        if graph.width <= limit:
-            return self._small(pairs, start, layers)
-        large = graph.graph_sizes > limit
+        large = graph.graph_sizes > SPARSE_FROM
         if bool(large.all()):
             return self._large(pairs, start, layers)
         parts, nodes = [], []
         for which, engine in ((~large, self._small), (large, self._large)):
             part, node = select(pairs, which)
-            parts.append(engine(part, None if start is None else start[node], layers))
+            parts.append(engine(part, start[node], layers))
             nodes.append(node)
         return torch.cat(parts)[torch.argsort(torch.cat(nodes))]
 
-    def _small(self, pairs: Pairs, start: Tensor | None, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
+    def _small(self, pairs: Pairs, start: Tensor, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
         """Dense blocks of graphs of like size."""
-        graphs = SmallGraphs.of(pairs)
-        padded = None if start is None else torch.cat([start, start.new_zeros(1, start.shape[1])])
-        done, nodes = [start.new_zeros(0, self.hidden) if start is not None else self.value.new_zeros(0, self.hidden)], []
+        graphs = SmallGraphs.of(pairs, TOGETHER)
+        rows = start.new_zeros(graphs.buckets.rows, self.hidden).index_copy_(0, graphs.buckets.row, start)
+        done = [rows[:0]]
         for block in graphs.buckets.blocks:
-            phi, weigh = self._columns(block, padded)
+            phi, unit_start = block.rows_of(rows).mT.contiguous(), self.phi0 != "index"
             if self.evolve:
-                state = graphs.incidence_state(block) if pairs.l1 else graphs.gram_state(block)
-                phi = evolving_layers(state, phi, layers)
+                phi = moving_layers(graphs.state(block), unit(phi, self.hidden) if unit_start else phi, layers)
             else:
-                after = pairs.incidence_norm[block.which] if pairs.l1 else None
-                phi = fixed_layers(block.of(graphs.buffer), phi, layers, after)
-            phi = phi if weigh is None else (phi.unflatten(1, (self.hidden, -1)) * weigh[:, None]).sum(2)
+                phi = fixed_layers(block.of(graphs.buffer), phi, layers, graphs.after_first(block), unit_start=unit_start)
             done.append(phi.mT.reshape(-1, self.hidden))
-            nodes.append(block.node.flatten())
-        node = torch.cat(nodes) if nodes else graphs.pairs.u.new_zeros(0)
-        row = (node >= 0).nonzero()[:, 0]
-        return torch.cat(done)[torch.empty_like(row).scatter(0, node[row], row)]
+        return torch.cat(done).index_select(0, graphs.buckets.row)
 
-    def _columns(self, block: Block, padded: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Phi_0 of one block, ``(graphs, columns, width)``, and for the diagonal start what reads the answer out."""
-        if padded is not None:
-            phi = padded[block.node].mT.contiguous()
-            return (phi if self.phi0 == "index" else unit(phi, self.hidden)), None
-        real = (block.node >= 0).to(self.value)
-        nodes = real.sum(1)[:, None, None]
-        if block.node.shape[1] <= DIAGONAL_TO:
-            demands = torch.diag_embed(real)
-            weigh = demands * nodes.sqrt()
-        else:
-            place = torch.arange(block.node.shape[1], device=real.device)
-            demands = _signs(self.seed, place, real) * real[:, None, :]
-            weigh = demands * (nodes / PROBES).sqrt()
-        phi = demands[:, None].expand(-1, self.hidden, -1, -1).flatten(1, 2)
-        return unit(phi, self.hidden), weigh
+    def _diagonal(self, pairs: Pairs, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
+        """Every node its own demand: ``F_c`` of every channel c starts as the identity and its diagonal is read out."""
+        graphs = SmallGraphs.of(pairs)
+        products = self.evolve or pairs.weight.requires_grad
+        done = [self.value.new_zeros(0, self.hidden)]
+        for block in graphs.buckets.blocks:
+            real = block.node >= 0
+            if products:
+                eye = torch.diag_embed(real.to(self.value))
+                phi = unit(eye[:, None].expand(-1, self.hidden, -1, -1).flatten(1, 2), self.hidden)
+                state = graphs.state(block) if self.evolve else graphs.fixed_state(block)
+                phi = moving_layers(state, phi, layers).unflatten(1, (self.hidden, -1))
+                phi = phi.diagonal(dim1=2, dim2=3).mT * real.sum(1)[:, None, None].sqrt()
+            else:
+                phi = spectral_layers(block.of(graphs.buffer), real, layers, graphs.after_first(block))
+            done.append(phi.reshape(-1, self.hidden))
+        return torch.cat(done).index_select(0, graphs.buckets.row)
 
-    def _large(self, pairs: Pairs, start: Tensor | None, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
+    def _large(self, pairs: Pairs, start: Tensor, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
         """CSR, for graphs of any size."""
-        graph = pairs.graph
         graphs, row = sparse_graphs(pairs)
-        weigh = None
-        if start is None:
-            place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets[graph.batch]
-            signs = _signs(self.seed, place, self.value).mT
-            start = signs.repeat(1, self.hidden)
-            weigh = signs * (graph.graph_sizes[graph.batch, None] / PROBES).sqrt().to(signs)
-        phi = start.new_zeros(len(graphs.start), start.shape[1]).index_copy(0, row, start)
+        phi = start.new_zeros(len(graphs.start), self.hidden).index_copy_(0, row, start)
         after = pairs.incidence_norm if pairs.l1 else None
-        phi = sparse_layers(graphs, phi, layers, after, unit_start=self.phi0 != "index")[row]
-        return phi if weigh is None else (phi.unflatten(1, (self.hidden, -1)) * weigh[:, None]).sum(2)
+        return sparse_layers(graphs, phi, layers, after, unit_start=self.phi0 != "index").index_select(0, row)
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -346,8 +333,3 @@ def _rows_of_seed(seed: int, rows: int, columns: int, block: int = 256) -> Float
         for i in range(-(-rows // block))
     ]
     return torch.cat([torch.zeros(0, columns), *draws])[:rows]
-
-
-def _signs(seed: int, place: Int[Tensor, " nodes"], like: Tensor) -> Float[Tensor, "probes nodes"]:
-    rows = _rows_of_seed(seed, int(place.max()) + 1 if len(place) else 0, PROBES)
-    return (2.0 * (rows > 0) - 1).to(like)[place].mT

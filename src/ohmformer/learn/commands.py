@@ -96,6 +96,7 @@ def reproduce(
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+        from ohmformer import machine
         from ohmformer.learn import figures as drawing
         from ohmformer.learn.sweep import run_all
 
@@ -114,9 +115,10 @@ def reproduce(
                 ),
             )
         for name, jobs in wanted.items():
-            note = f"`ohmformer reproduce {name} --preset {preset}`, {_machine()}."
+            note = f"`ohmformer reproduce {name} --preset {preset}`, {machine.one_line()}."
             for path in drawing.write(name, preset, {job: results[job] for job in jobs}, out, note):
                 console.print(f"{name}: {path}")
+        console.print(f"`ohmformer report --results {out}` puts them on one page, beside the authors' numbers")
 
 
 def probe(
@@ -138,21 +140,6 @@ def probe(
         for path in paths:
             console.print(f"probe: {path}")
         typer.echo(paths[0].read_text(encoding="utf-8"))
-
-
-def _machine() -> str:
-    """Date, processor and versions, for a table to say where its numbers come from."""
-    import datetime
-    import os
-    import platform
-
-    import torch
-
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    processor = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), platform.machine())
-    date = datetime.datetime.now(tz=datetime.UTC).date()
-    return f"{date}, {processor}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 class _Live:

@@ -4,7 +4,8 @@ Every weight has the seeds as its first axis and the layers as its second; seeds
 :class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer`
 with one head, which ``dense_model`` and ``efficient_model`` build from the trained weights (and the tests compare with).
 What makes it faster: ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with their weights side by
-side; graphs of all seeds are one batch of products; in the efficient model B is there as its Gram matrix only.
+side; graphs of all seeds are one batch of products; in the efficient model B is there as its Gram matrix only, and the
+derivative of a layer is written out (``layer.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ohmformer.learn.layer import layer
 from ohmformer.learn.tasks import Batch
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Layout, Program
 from ohmformer.transformer.dense import DenseLayer, LinearTransformer
@@ -26,7 +28,7 @@ Weights = Mapping[str, Tensor]
 which are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, nodes, 2 nodes), the trained Phi_0."""
 MATRICES = ("value", "query", "key", "skip")
 PHI = "phi"
-AT_ONCE = 1000
+AT_ONCE = 500
 """Graphs that go through the layers together."""
 
 
@@ -49,30 +51,20 @@ def dense_answer(
 def efficient_answer(
     weights: Weights, batch: Batch, normalization: Normalization
 ) -> Float[Tensor, "seeds graphs nodes demands"]:
-    """``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T``, see
-    efficient.py.
+    """``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T`` with
+    ``A = (1 + alpha_R) I + alpha_V S``, see efficient.py.
     """
     phi = features(weights, batch)
-    seeds, graphs, nodes, width = phi.shape
+    _, graphs, _, width = phi.shape
     phi, gram = phi.flatten(0, 1), batch.gram.flatten(0, 1)
     alpha_v, alpha_q, alpha_k, alpha_r = weights["alphas"].repeat_interleave(graphs, 0)[..., None, None].unbind(2)
     seen, stay = alpha_k * alpha_q, 1 + alpha_r
-    layers = weights["alphas"].shape[1]
     for l, together in enumerate(_side_by_side(weights)):
-        products = torch.bmm(phi.reshape(seeds, graphs * nodes, width), together).view(-1, nodes, 3 * width)
-        compared, value, kept = products.split(width, dim=-1)
-        similarity = torch.baddbmm(seen[:, l] * gram, compared, phi.mT)
-        if l < layers - 1:  # S [V | G] is one product; A G = (1 + alpha_R) G + alpha_V S G, and the same from the right
-            attended, moved = torch.bmm(similarity, torch.cat([value, gram], dim=-1)).split([width, nodes], dim=-1)
-            phi = kept + attended
-            half = torch.addcmul(stay[:, l] * gram, alpha_v[:, l], moved)
-            gram = torch.addcmul(stay[:, l] * half, alpha_v[:, l], torch.bmm(half, similarity.mT))
-            if normalization.incidence == "frobenius":
-                gram = gram * gram.diagonal(dim1=-2, dim2=-1).sum(-1).reciprocal()[:, None, None]
-        else:
-            phi = torch.baddbmm(kept, similarity, value)
+        phi, gram = layer(phi, gram, together, seen[:, l], alpha_v[:, l], stay[:, l])
         phi = phi * _inverse_norms(phi, 0, normalization)
-    return phi[..., width // 2 :].unflatten(0, (seeds, graphs))
+        if normalization.incidence == "frobenius":
+            gram = gram * gram.diagonal(dim1=-2, dim2=-1).sum(-1).reciprocal()[:, None, None]
+    return phi[..., width // 2 :].unflatten(0, (-1, graphs))
 
 
 ANSWERS: dict[str, Callable[[Weights, Batch, Normalization], Tensor]] = {
@@ -132,7 +124,7 @@ def efficient_model(weights: Weights, seed: int, normalization: Normalization) -
     alphas = weights["alphas"][seed].tolist()
     pair = (INCIDENCE, INCIDENCE)
 
-    def layer(l: int) -> Layer:
+    def one_layer(l: int) -> Layer:
         named = [
             {pair: alpha, (PHI, PHI): matrices[name][l]}
             for name, alpha in zip(("value", "query", "key", "skip"), alphas[l], strict=True)
@@ -140,7 +132,7 @@ def efficient_model(weights: Weights, seed: int, normalization: Normalization) -
         return Layer((Head(*named[:3]),), named[3])
 
     blocks = {INCIDENCE: "edges", PHI: matrices["value"].shape[-1]}
-    return EfficientTransformer(Program(blocks, [layer(l) for l in range(len(alphas))], normalization))
+    return EfficientTransformer(Program(blocks, [one_layer(l) for l in range(len(alphas))], normalization))
 
 
 def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:

@@ -19,6 +19,23 @@ FEATURES_ONLY = Normalization(features="frobenius")
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A part of training."""
+
+    until: float
+    """The share of all steps after which it ends."""
+    starts: int
+    """Disturbed copies of the start that still compete in each seed."""
+    batches: float
+    """Graphs a step, in batches."""
+
+
+WHOLE = Stage(1.0, 1, 1.0)
+TOURNAMENT = (Stage(0.4, 12, 0.2), Stage(0.8, 2, 1.0), Stage(0.95, 1, 4.0), Stage(1.0, 1, 16.0))
+"""Scalars: few graphs find the basins, and only many tell them apart (rare graphs decide the loss of a good model)."""
+
+
+@dataclass(frozen=True)
 class Setting:
     """Task, graphs, model, depth, start, loss and seeds.
 
@@ -105,17 +122,13 @@ class Setting:
             return head
         return f"{head}-{blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=4).hexdigest()}"
 
-    def scouting(self, step: int, steps: int) -> bool:
-        """Whether several starts of a seed still compete: in the first two fifths of training scalars."""
-        return self.scalars and step < 0.4 * steps
+    def stage(self, step: int, steps: int) -> Stage:
+        """How many starts of a seed are left at a step, and on how many graphs: scalars narrow down, matrices do not."""
+        return next(s for s in TOURNAMENT if step < s.until * steps or s is TOURNAMENT[-1]) if self.scalars else WHOLE
 
     def samples(self, step: int, steps: int) -> int:
-        """Graphs of one seed at a step: scalars scout with a fifth of a batch, and end with 4 and 16 batches."""
-        if not self.scalars:
-            return self.batch
-        if self.scouting(step, steps):
-            return max(self.batch // 5, 1)
-        return self.batch * (1 if step < 0.8 * steps else 4 if step < 0.95 * steps else 16)
+        """Graphs of one seed at a step."""
+        return max(round(self.batch * self.stage(step, steps).batches), 1)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -14,13 +14,11 @@ from ohmformer.graph import Spectrum
 from ohmformer.learn import scalars
 from ohmformer.learn.graphs import GraphDistribution
 from ohmformer.learn.models import random_weights
-from ohmformer.learn.setting import Setting
+from ohmformer.learn.setting import TOURNAMENT, Setting
 from ohmformer.learn.tasks import EIGENVECTORS, HEAT_TIME, generator
 
 DISTURBANCE = {"scalars": 0.1, "matrices": 0.02}
 """Deviation of what is added to a construction; for scalars that multiply ``G`` it is over the largest eigenvalue."""
-STARTS = 12
-"""Disturbed copies of a construction that a seed tries at first; the best of them goes on."""
 
 
 def initial_weights(setting: Setting) -> dict[str, Tensor]:
@@ -48,7 +46,7 @@ def sampled_spectrum(distribution: GraphDistribution) -> Spectrum:
 def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
     if setting.scalars:
         start = scalars.from_program(lemma(setting).program(setting.layers))
-        noise = DISTURBANCE["scalars"] * torch.randn(STARTS, *start.shape, generator=draw, dtype=torch.float64)
+        noise = DISTURBANCE["scalars"] * torch.randn(TOURNAMENT[0].starts, *start.shape, generator=draw, dtype=torch.float64)
         noise[..., scalars.ON_GRAM] /= sampled_spectrum(setting.distribution).lmax
         return {"scalars": start + noise}
     edges, nodes, eigenvectors = setting.distribution.edges, setting.nodes, setting.task == EIGENVECTORS

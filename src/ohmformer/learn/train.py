@@ -21,8 +21,8 @@ from torch import Tensor
 from ohmformer.learn import checkpoint, muon, newton, scalars
 from ohmformer.learn.checkpoint import Checkpoint
 from ohmformer.learn.models import dense_model, efficient_model, features, loss_and_gradients
-from ohmformer.learn.setting import Setting
-from ohmformer.learn.start import STARTS, initial_weights
+from ohmformer.learn.setting import TOURNAMENT, WHOLE, Setting
+from ohmformer.learn.start import initial_weights
 from ohmformer.learn.tasks import (
     EIGENVECTORS,
     FUNCTIONS,
@@ -40,8 +40,6 @@ from ohmformer.transformer.efficient import EfficientTransformer
 State = dict[str, Tensor]
 TEST_GRAPHS = 4000
 FIRST_DAMPING = 1e-2
-SHARES = {0: 0.4, 8: 0.4, 16: 0.15, 19: 0.05}
-"""Steps of twenty that are timed to fit a budget, and the share of a run that is like them (see ``Setting.samples``)."""
 EVERY = 5.0
 """Seconds between checkpoints."""
 
@@ -131,7 +129,7 @@ def initial_state(setting: Setting) -> State:
     """Weights and the optimiser's memory before the first step."""
     weights = initial_weights(setting)
     memory = (
-        {"damping": torch.full((setting.seeds, STARTS), FIRST_DAMPING, dtype=torch.float64)}
+        {"damping": torch.full((setting.seeds, TOURNAMENT[0].starts), FIRST_DAMPING, dtype=torch.float64)}
         if setting.scalars
         else muon.initial_moments(weights)
     )
@@ -150,7 +148,7 @@ def advance(setting: Setting, state: Mapping[str, Tensor], step: int, steps: int
 def _advance_scalars(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
-    """While scouting, the starts of a seed are so many more seeds that see the same graphs; then the best one is kept."""
+    """The starts of a seed are so many more seeds that see the same graphs; every stage keeps the best of them."""
     incidence = torch.stack([setting.distribution.incidence(graphs, g) for g in generators])
     values = torch.linalg.eigvalsh(incidence @ incidence.mT)[..., 1:]  # the graphs are connected: one null vector
     shape = (graphs, setting.nodes, setting.nodes - 1)
@@ -158,9 +156,9 @@ def _advance_scalars(
     if setting.loss == "frobenius":
         squares = squares.sum(dim=-2, keepdim=True)
     numbers, damping = state["weights.scalars"], state["damping"]
-    if not setting.scouting(step, steps) and numbers.shape[1] > 1:
-        numbers, damping = _best_start(setting, numbers, damping, values, squares)
-    starts = numbers.shape[1]
+    starts = setting.stage(step, steps).starts
+    if starts < numbers.shape[1]:
+        numbers, damping = _best_starts(setting, starts, numbers, damping, values, squares)
     values, squares = values.repeat_interleave(starts, 0), squares.repeat_interleave(starts, 0)
     target = FUNCTIONS[setting.task](values)
     moved, damping, losses = newton.step(
@@ -170,15 +168,15 @@ def _advance_scalars(
     return {"weights.scalars": moved.view_as(numbers), "damping": damping.view_as(numbers[..., 0, 0])}, best
 
 
-def _best_start(
-    setting: Setting, numbers: Tensor, damping: Tensor, values: Tensor, squares: Tensor
-) -> tuple[Float[Tensor, "seeds 1 layers 10"], Float[Tensor, "seeds 1"]]:
-    """The start of each seed with the least loss on these graphs."""
+def _best_starts(
+    setting: Setting, count: int, numbers: Tensor, damping: Tensor, values: Tensor, squares: Tensor
+) -> tuple[Float[Tensor, "seeds count layers 10"], Float[Tensor, "seeds count"]]:
+    """The starts of each seed with the least losses on these graphs."""
     answer = _responder(setting)(numbers[:, :, None], values[:, None])
     losses = scalars.loss(answer, FUNCTIONS[setting.task](values)[:, None], squares[:, None])
-    best = torch.nan_to_num(losses, math.inf).argmin(1)
-    each = torch.arange(len(best))
-    return numbers[each, best][:, None], damping[each, best][:, None]
+    best = torch.nan_to_num(losses, math.inf).argsort(1)[:, :count]
+    each = torch.arange(len(best))[:, None]
+    return numbers[each, best], damping[each, best]
 
 
 def _responder(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
@@ -250,12 +248,14 @@ def _found(setting: Setting, folder: Path) -> Checkpoint | None:
 
 
 def _steps_within(setting: Setting, state: State, budget: float) -> int:
-    """Steps that fit into a budget, by timing one step of every part of the schedule; they are forgotten again."""
+    """Steps that fit into a budget, by timing two steps of every stage; they are forgotten again."""
     begun = time.perf_counter()
-    state, _ = advance(setting, state, 0, 20)  # the first step of a process is slower than all others
-    mean = 0.0
-    for step, share in SHARES.items():
+    mean, since = 0.0, 0.0
+    for stage in TOURNAMENT if setting.scalars else (WHOLE,):
+        step = math.ceil(since * 20)
+        state, _ = advance(setting, state, step, 20)  # the first step of its kind is slower than all others
         start = time.perf_counter()
         state, _ = advance(setting, state, step, 20)
-        mean += share * (time.perf_counter() - start)
+        mean += (stage.until - since) * (time.perf_counter() - start)
+        since = stage.until
     return max(int((0.95 * budget - (time.perf_counter() - begun)) / mean), 1)

@@ -1,0 +1,229 @@
+/* The layers of dynamics.py for inference in float32, graph by graph, so that all of a molecule is in the first cache.
+ *
+ * C without torch's headers, with the vectors of gcc and clang: native.py compiles it with the machine's compiler and calls it
+ * through ctypes. A row of Phi is one vector of eight channels. Where B evolves, a row of N is WIDTH / 8 of them, zero beyond
+ * the graph.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define K 8      /* channels */
+#define WIDTH 64 /* most nodes of a graph whose B evolves */
+#define ROW (WIDTH / K)
+#define TINY 1e-12f
+#define SEARCHED 16 /* entries of a row among which one of the same place is looked for */
+
+typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
+typedef Vector Matrix[WIDTH][ROW];
+
+typedef struct { /* one layer, as dynamics.Layer */
+    Vector value, product;
+    float b_skip, b_gram, b_phi, skip, gram, phi, unused[2];
+} Layer;
+
+static Vector all(float x) { return (Vector){x, x, x, x, x, x, x, x}; }
+
+/* gram += Phi^T Phi, four rows at a time in registers */
+static void add_gram(int n, const Vector *phi, Vector *gram) {
+    for (int a = 0; a < K; a += 4) {
+        Vector s0 = gram[a], s1 = gram[a + 1], s2 = gram[a + 2], s3 = gram[a + 3];
+        for (int i = 0; i < n; i++) {
+            Vector row = phi[i];
+            s0 += row[a] * row, s1 += row[a + 1] * row, s2 += row[a + 2] * row, s3 += row[a + 3] * row;
+        }
+        gram[a] = s0, gram[a + 1] = s1, gram[a + 2] = s2, gram[a + 3] = s3;
+    }
+}
+
+/* One over the norm of every channel, which Phi has not been multiplied by yet */
+static Vector scale_of(const Vector *gram) {
+    Vector scale;
+    for (int c = 0; c < K; c++) scale[c] = 1.0f / sqrtf(gram[c][c] + TINY);
+    return scale;
+}
+
+/* What a layer does to scaled columns, as dynamics.mixing: Phi <- N Phi diag(turn) + Phi mix. Empties gram for the next one. */
+static Vector mixing(const Layer *layer, Vector scale, Vector *gram, Vector *mix) {
+    Vector value = scale * layer->value, pull = scale * scale * layer->product * layer->phi;
+    for (int a = 0; a < K; a++) {
+        mix[a] = gram[a] * value * pull[a];
+        mix[a][a] += layer->skip * scale[a];
+        gram[a] = all(0);
+    }
+    return layer->gram * value;
+}
+
+static Vector mixed(Vector row, const Vector *mix) {
+    Vector even = all(0), odd = even;
+    for (int a = 0; a < K; a += 2) even += row[a] * mix[a], odd += row[a + 1] * mix[a + 1];
+    return even + odd;
+}
+
+/* ------------------------------------------------------------------------------------------------ B fixed */
+
+typedef struct { /* row i of N: entries first[i] .. end[i], and the diagonal */
+    int *first, *end, *other;
+    float *diagonal, *entry;
+} Rows;
+
+/* Entry (i, j) gets x more. Pairs that are listed in both directions share an entry, which is only a matter of speed. */
+static void add(const Rows *rows, int i, int j, float x) {
+    int end = rows->end[i], e = end - rows->first[i] > SEARCHED ? end - SEARCHED : rows->first[i];
+    while (e < end && rows->other[e] != j) e++;
+    if (e == end) rows->other[e] = j, rows->entry[e] = 0, rows->end[i]++;
+    rows->entry[e] += x;
+}
+
+/* next is room for another Phi; the rows of a tile are still in the first cache when their Gram matrix is taken */
+static void fixed(int n, const Rows *rows, Vector *phi, Vector *next, const Layer *layers, int depth, int unit_start) {
+    Vector gram[K] = {all(0)}, mix[K], *out = phi;
+    add_gram(n, phi, gram);
+    for (int l = 0; l < depth; l++) {
+        Vector turn = mixing(&layers[l], l || unit_start ? scale_of(gram) : all(1), gram, mix);
+        for (int tile = 0; tile < n; tile += WIDTH) {
+            int stop = tile + WIDTH < n ? tile + WIDTH : n;
+            for (int i = tile; i < stop; i++) {
+                Vector sum = rows->diagonal[i] * phi[i];
+                for (int e = rows->first[i]; e < rows->end[i]; e++) sum += rows->entry[e] * phi[rows->other[e]];
+                next[i] = turn * sum + mixed(phi[i], mix);
+            }
+            add_gram(stop - tile, next + tile, gram);
+        }
+        Vector *last = phi;
+        phi = next, next = last;
+    }
+    Vector scale = scale_of(gram);
+    for (int i = 0; i < n; i++) out[i] = phi[i] * scale;
+}
+
+/* ------------------------------------------------------------------------------------------------ B evolving */
+
+/* out = a b, n rows of w vectors; eight rows at a time, whose sums stay in registers */
+static void multiply(int n, int w, const Matrix a, const Matrix b, Matrix out) {
+    for (int i = 0; i < n; i += 8) {
+        const float *rows = (const float *)a[i];
+        for (int c = 0; c < w; c++) {
+            Vector sum[8] = {all(0)};
+            for (int j = 0; j < n; j++)
+                for (int r = 0; r < 8; r++) sum[r] += rows[r * WIDTH + j] * b[j][c];
+            for (int r = 0; r < 8; r++) out[i + r][c] = sum[r];
+        }
+    }
+}
+
+/* N and D^1/2, as dynamics.GramState: with A = b_skip I + b_gram N + b_phi K and C = A D^1/2, N <- C N C^T, diagonal scaled */
+static void move(int n, int w, const Layer *layer, Vector scale, const Vector *phi, Matrix seen, Vector *root) {
+    static _Thread_local Matrix c, turned, left;
+    static _Thread_local Vector across[K][ROW]; /* Phi^T */
+    for (int i = 0; i < w * K; i++) /* phi is zero beyond the graph */
+        for (int k = 0; k < K; k++) ((float *)across[k])[i] = phi[i][k];
+    Vector pull = scale * scale * layer->product * layer->b_phi;
+    for (int i = 0; i < n; i++) {
+        Vector weighted = phi[i] * pull;
+        float own = ((float *)root)[i];
+        for (int j = 0; j < w; j++) {
+            Vector a = layer->b_gram * seen[i][j];
+            for (int k = 0; k < K; k++) a += weighted[k] * across[k][j];
+            if (i / K == j) a[i % K] += layer->b_skip;
+            c[i][j] = a * root[j];
+            turned[i][j] = a * own; /* A is symmetric */
+        }
+    }
+    multiply(n, w, (const Vector(*)[ROW])c, (const Vector(*)[ROW])seen, left);
+    multiply(n, w, (const Vector(*)[ROW])left, (const Vector(*)[ROW])turned, seen);
+    float total = TINY;
+    Vector down[ROW] = {all(0)};
+    for (int i = 0; i < n; i++) total += ((float *)seen[i])[i];
+    for (int i = 0; i < n; i++) {
+        float share = ((float *)seen[i])[i] / total;
+        ((float *)down)[i] = share > TINY ? 1.0f / sqrtf(share) : 0.0f;
+        ((float *)root)[i] = share * ((float *)down)[i];
+    }
+    for (int i = 0; i < n; i++) {
+        float own = ((float *)down)[i] / total, *row = (float *)seen[i];
+        for (int j = 0; j < w * K; j++) {
+            float x = row[j] * own * ((float *)down)[j];
+            row[j] = x > 1 ? 1 : x < -1 ? -1 : x;
+        }
+    }
+}
+
+static void moving(int n, Matrix seen, Vector *root, Vector *out, const Layer *layers, int depth, int unit_start) {
+    Vector phi[WIDTH] = {all(0)}, image[WIDTH], gram[K] = {all(0)}, mix[K];
+    int w = (n + K - 1) / K;
+    memcpy(phi, out, sizeof(Vector) * n);
+    add_gram(n, phi, gram);
+    for (int l = 0; l < depth; l++) {
+        for (int i = 0; i < n; i++) {
+            Vector even = all(0), odd = even;
+            const float *row = (const float *)seen[i];
+            for (int j = 0; j < w * K; j += 2) even += row[j] * phi[j], odd += row[j + 1] * phi[j + 1];
+            image[i] = even + odd;
+        }
+        Vector scale = l || unit_start ? scale_of(gram) : all(1), turn = mixing(&layers[l], scale, gram, mix);
+        if (l + 1 < depth) move(n, w, &layers[l], scale, phi, seen, root);
+        for (int i = 0; i < n; i++) phi[i] = turn * image[i] + mixed(phi[i], mix);
+        add_gram(n, phi, gram);
+    }
+    Vector scale = scale_of(gram);
+    for (int i = 0; i < n; i++) out[i] = phi[i] * scale;
+}
+
+/* ------------------------------------------------------------------------------------------------ a batch */
+
+/* The edges (u, v) of graph g are first_edge[g] .. first_edge[g + 1]. phi is replaced by the answer. most_nodes and most_edges
+ * are those of any graph. Returns zero, or one where there is no memory. */
+int ohm_encode(int64_t graphs, int64_t most_nodes, int64_t most_edges, int64_t depth, int64_t evolve, int64_t unit_start,
+               const int64_t *first_node, const int64_t *first_edge, const int64_t *u, const int64_t *v, const float *weight,
+               const float *weights, Vector *phi) {
+    static _Thread_local Matrix seen;
+    Layer *layers = malloc(sizeof(Layer) * depth);
+    Vector *next = malloc(sizeof(Vector) * (most_nodes + 1));
+    int *indices = malloc(sizeof(int) * (2 * most_nodes + 2 * most_edges + 2));
+    float *numbers = malloc(sizeof(float) * (3 * most_nodes + 2 * most_edges + 1));
+    int full = !layers || !next || !indices || !numbers;
+    if (!full) memcpy(layers, weights, sizeof(Layer) * depth);
+    for (int64_t g = 0; g < graphs && !full; g++, phi += first_node[g] - first_node[g - 1]) {
+        int64_t base = first_node[g], begin = first_edge[g], end = first_edge[g + 1];
+        int n = (int)(first_node[g + 1] - base);
+        float *degree = numbers, *down = degree + n, total = 0;
+        Rows rows = {indices, indices + n + 1, indices + 2 * n + 1, down + n, down + 2 * n};
+        memset(degree, 0, sizeof(float) * n);
+        memset(rows.first, 0, sizeof(int) * (n + 1));
+        for (int64_t e = begin; e < end; e++) {
+            int i = (int)(u[e] - base), j = (int)(v[e] - base);
+            degree[i] += weight[e], degree[j] += weight[e], total += 2 * weight[e];
+            rows.first[i + 1]++, rows.first[j + 1]++;
+        }
+        for (int i = 0; i < n; i++) {
+            down[i] = degree[i] > 0 ? 1.0f / sqrtf(degree[i]) : 0.0f;
+            rows.diagonal[i] = degree[i] > 0;
+            rows.end[i] = rows.first[i], rows.first[i + 1] += rows.first[i];
+        }
+        if (evolve) {
+            Vector root[ROW] = {all(0)};
+            memset(seen, 0, sizeof(Vector) * ROW * n);
+            for (int i = 0; i < n; i++) {
+                ((float *)root)[i] = total > 0 ? sqrtf(degree[i] / total) : 0.0f;
+                ((float *)seen[i])[i] = rows.diagonal[i];
+            }
+            for (int64_t e = begin; e < end; e++) {
+                int i = (int)(u[e] - base), j = (int)(v[e] - base);
+                float x = weight[e] * down[i] * down[j];
+                ((float *)seen[i])[j] -= x, ((float *)seen[j])[i] -= x;
+            }
+            moving(n, seen, root, phi, layers, (int)depth, (int)unit_start);
+        } else {
+            for (int64_t e = begin; e < end; e++) {
+                int i = (int)(u[e] - base), j = (int)(v[e] - base);
+                float x = -weight[e] * down[i] * down[j];
+                add(&rows, i, j, x), add(&rows, j, i, x);
+            }
+            fixed(n, &rows, phi, next, layers, (int)depth, (int)unit_start);
+        }
+    }
+    free(layers), free(next), free(indices), free(numbers);
+    return full;
+}

@@ -1,0 +1,192 @@
+"""The constructions that the page offers for each task, and what it says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ohmformer.constructions import (
+    Chebyshev,
+    ChebyshevCubing,
+    CubedHeat,
+    GradientDescent,
+    Laplacian,
+    NewtonSchulzRoot,
+    PowerSeriesRoot,
+    SeededHeat,
+    Shifted,
+    Squaring,
+    TaylorHeat,
+    ThroughPinv,
+)
+from ohmformer.constructions.base import Construction
+from ohmformer.graph import Spectrum
+
+TRAINED = "trained:"
+"""How the method of a trained checkpoint begins; its name follows."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question, in words."""
+
+    label: str
+    says: str
+    value: str
+    """What the colour of a node is."""
+    unit: str
+    signed: bool
+    """Whether values lie on both sides of zero."""
+    flows: bool = False
+    """Whether differences of values drive a current through the edges."""
+
+
+TASKS = {
+    "electric": Task(
+        "Electric flow",
+        "Potentials φ = L⁺ψ of the current ψ that you put in and take out; it runs downhill, and on every edge its strength "
+        "is the difference of potentials over the resistance.",
+        "potential", "V", signed=True, flows=True,
+    ),
+    "resistance": Task(
+        "Resistance from a node",
+        "The effective resistance from the marked node to every other: the potential difference that drives one ampere "
+        "between the two. It is |mᵢ − mⱼ|² for the rows m of any square root of L⁺.",
+        "resistance", "Ω", signed=False,
+    ),
+    "heat": Task(
+        "Heat",
+        "One unit of heat is put on the marked node and left alone for a time s: exp(−sL) applied to it. Nothing is lost, "
+        "so the values always sum to one.",
+        "heat", "", signed=False, flows=True,
+    ),
+    "eigenvector": Task(
+        "Eigenvector",
+        "A column of numbers that the Laplacian only stretches, Lv = λv. The smallest ones vary slowly over the graph, the "
+        "largest ones from each node to the next.",
+        "eigenvector", "", signed=True,
+    ),
+}  # fmt: skip
+"""The questions, by name."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A construction: its name here, one layer of it in one line, and what is proved."""
+
+    label: str
+    update: str
+    says: str
+    build: Callable[[Spectrum, float], Construction]
+    """From the spectrum of the graph and the time s."""
+    anytime: bool = True
+    """Whether every layer holds an approximation; else only the last one does, and only it has a bound."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """A subspace iteration, with Lemma 8 between its steps."""
+
+    label: str
+    update: str
+    says: str
+    multiply: Callable[[Spectrum], Laplacian]
+
+
+LEMMA_1 = Method(
+    "Lemma 1 · gradient descent",
+    "φ ← φ − δ (Lφ − ψ)",
+    "Attention supplies Lφ = B(Bᵀφ), so one layer is one step of gradient descent on the energy. The error shrinks at least "
+    "by 1 − λₘᵢₙ/λₘₐₓ a layer.",
+    lambda spectrum, _: GradientDescent(spectrum),
+)
+CHEBYSHEV = Method(
+    "Chebyshev · ours",
+    "φ ← ω (φ + γ (ψ − Lφ)) + (1 − ω) φ₋₁",
+    "One more block of tokens remembers the previous potentials. The error polynomial is the smallest there is: depth grows "
+    "with the square root of λₘₐₓ/λₘᵢₙ.",
+    lambda spectrum, _: Chebyshev(spectrum),
+)
+LEMMA_4 = Method(
+    "Lemma 4 · squaring",
+    "X ← X + RX,   R ← R²",
+    "Every layer doubles the number of terms of the series for L⁺, so depth grows with the logarithm of λₘₐₓ/λₘᵢₙ. The "
+    "printed weights need a correction; these are the corrected ones.",
+    lambda spectrum, _: Squaring(spectrum),
+)
+CUBING = Method(
+    "Chebyshev cubing · ours",
+    "R ← (R³ − uR)/(1 − u),   X ← X + (R²X + RX)/(1 − u)",
+    "Attention is cubic and so is T₃: a layer composes the residual with it, and L layers reach Chebyshev's polynomial of "
+    "degree 3ᴸ⁻¹.",
+    lambda spectrum, _: ChebyshevCubing(spectrum),
+)
+
+METHODS: dict[str, dict[str, Method | Iteration]] = {
+    "electric": {"gradient-descent": LEMMA_1, "chebyshev": CHEBYSHEV, "squaring": LEMMA_4, "cubing": CUBING},
+    "resistance": {
+        "power-series": Method(
+            "Lemma 2 · power series",
+            "M ← M + αP,   P ← P − δLP",
+            "The series of √L⁺, one term a layer; rows of M are points whose squared distances are the resistances.",
+            lambda spectrum, _: PowerSeriesRoot(spectrum),
+        ),
+        "newton-schulz": Method(
+            "Newton–Schulz root · ours",
+            "Y ← aY − bY(ZY),   Z ← aZ − bZ(YZ)",
+            "Two heads find √L and √L⁺ together; the distance to them is about squared by every layer.",
+            lambda spectrum, _: NewtonSchulzRoot(spectrum),
+        ),
+        "gradient-descent": LEMMA_1,
+        "squaring": LEMMA_4,
+        "cubing": CUBING,
+    },
+    "heat": {
+        "taylor": Method(
+            "Lemma 3 · power series",
+            "h ← h + t,   t ← −s/(ℓ+1) Lt",
+            "The series of exp(−sL), one term a layer. Terms grow until layer sλₘₐₓ before they shrink, and rounding grows "
+            "with them.",
+            lambda spectrum, s: TaylorHeat(spectrum, s),
+        ),
+        "cubed": Method(
+            "Lemma 5 · cubing",
+            "K ← K³,   from K = I − (s/3ᶜ) L",
+            "A short time first, then every layer triples it. Only the last layer has arrived at time s, so only it has a "
+            "bound.",
+            lambda spectrum, s: CubedHeat(spectrum, s),
+            anytime=False,
+        ),
+        "seeded": Method(
+            "Cubing from a seed · ours",
+            "K ← K³,   from a Taylor polynomial of exp(−sL/3ᶜ)",
+            "The first layers raise the degree of the seed by two each, the rest triple the time. Only the last layer has "
+            "arrived.",
+            lambda spectrum, s: SeededHeat(spectrum, s),
+            anytime=False,
+        ),
+    },
+    "eigenvector": {
+        "smallest": Iteration(
+            "Corollary 7 · smallest",
+            "Φ ← orthonormalise((λₘₐₓ I − L) Φ)",
+            "Subspace iteration with λₘₐₓ I − L finds the bottom of the spectrum; Lemma 8 makes the columns orthonormal, "
+            "one layer a column. The angle shrinks by the ratio of two neighbouring eigenvalues a step.",
+            Shifted,
+        ),
+        "through-pinv": Iteration(
+            "Through L⁺ · ours",
+            "Φ ← orthonormalise(L⁺Φ)",
+            "The first layers make L⁺, whose leading eigenvectors are the smallest of L, and far better separated.",
+            ThroughPinv,
+        ),
+        "largest": Iteration(
+            "Lemma 6 · largest",
+            "Φ ← orthonormalise(LΦ)",
+            "Subspace iteration with L itself finds the top of the spectrum; Lemma 8 makes the columns orthonormal, one "
+            "layer a column.",
+            Laplacian,
+        ),
+    },
+}
+"""By task and name; the first of each is what the page starts with."""

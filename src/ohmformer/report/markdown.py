@@ -1,0 +1,116 @@
+"""Markdown as it stands in ``results/``, turned into HTML that needs nothing else.
+
+Raw HTML is shown as text, pictures from the same folder are put into the page itself, and links that lead to files are left
+as plain words.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
+LARGEST_PICTURE = 8_000_000
+_PARSER = MarkdownIt("commonmark", {"html": False, "xhtmlOut": True}).enable("table")
+_CONTROLS = {i: None for i in range(32) if chr(i) not in "\t\n\r"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in a Markdown file, cells as they are written."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+    def column(self, name: str) -> int | None:
+        """The number of a column, or None."""
+        return self.header.index(name) if name in self.header else None
+
+
+@dataclass(frozen=True)
+class Document:
+    """A Markdown file: its title, and the rest."""
+
+    path: Path
+    title: str
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> Document:
+        """A file whose first line may be its title."""
+        try:
+            text = path.read_text(encoding="utf-8").translate(_CONTROLS)
+        except UnicodeDecodeError:
+            raise ValueError(f"expected Markdown in {path}, it is not text") from None
+        first, _, rest = text.partition("\n")
+        return cls(path, first[2:].strip(), rest) if first.startswith("# ") else cls(path, path.stem, text)
+
+    def html(self, *, pictures: bool = True) -> str:
+        """Without the title; ``pictures=False`` leaves pictures out."""
+        return to_html(self.text, self.path.parent if pictures else None)
+
+    def tables(self) -> list[Table]:
+        """All tables, cells as they are written."""
+        return list(_tables(_PARSER.parse(self.text)))
+
+    def pictures(self) -> list[str]:
+        """All pictures of the same folder, as HTML."""
+        found = (child for token in _PARSER.parse(self.text) for child in token.children or [] if child.type == "image")
+        return [html for child in found if (html := picture(self.path.parent, str(child.attrs["src"]), child.content))]
+
+
+def to_html(text: str, folder: Path | None = None) -> str:
+    """Markdown as HTML; headings begin at level 3, and pictures are read from ``folder``."""
+    tokens = _PARSER.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
+        if token.children:
+            token.children = list(_self_contained(token.children, folder))
+    html = _PARSER.renderer.render(tokens, _PARSER.options, {})
+    return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+
+
+def picture(folder: Path | None, name: str, words: str) -> str:
+    """A picture of a folder as HTML that holds it; empty if there is none, or if it is not in that very folder."""
+    if folder is None or Path(name).name != name or Path(name).suffix not in PICTURES:
+        return ""
+    path = folder / name
+    if not path.is_file() or path.stat().st_size > LARGEST_PICTURE:
+        return ""
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img src="data:{PICTURES[path.suffix]};base64,{data}" alt="{escape(words)}" />'
+
+
+def _self_contained(children: Sequence[Token], folder: Path | None) -> Iterator[Token]:
+    kept: list[bool] = []
+    for child in children:
+        if child.type == "link_open":
+            kept.append(str(child.attrs["href"]).startswith(("http://", "https://", "#")))
+        drop = child.type in ("link_open", "link_close") and not kept[-1]
+        if child.type == "link_close":
+            kept.pop()
+        if child.type == "image":
+            html = picture(folder, str(child.attrs["src"]), child.content)
+            yield Token("html_inline", "", 0, content=html)
+        elif not drop:
+            yield child
+
+
+def _tables(tokens: Sequence[Token]) -> Iterator[Table]:
+    rows: list[list[str]] = []
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if token.type == "table_open":
+            rows = []
+        elif token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline" and before is not None and before.type in ("th_open", "td_open"):
+            rows[-1].append(token.content)
+        elif token.type == "table_close" and rows:
+            yield Table(rows[0], rows[1:])
