@@ -76,6 +76,7 @@ def reproduce(
     preset: Annotated[str, typer.Option(help="quick, standard or paper.")] = "quick",
     data: Annotated[str, typer.Option(help="table2: zinc, qm9, or as for ohmformer train.")] = "zinc",
     smiles: Annotated[Path | None, typer.Option(help="table2: folder of NAME_valid and NAME_test files.")] = None,
+    encoding: Annotated[list[str] | None, typer.Option(help="table2: which; seven of them unless given.")] = None,
     seeds: Annotated[int, typer.Option(help="table2: how many.")] = 2,
     setting: Annotated[list[str] | None, typer.Option("--set", help="table2: change a field of all runs.")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local to start one here.")] = None,
@@ -88,7 +89,8 @@ def reproduce(
         from ohmformer.molecules.commands import table2
 
         with _one_sentence():
-            table2(data, preset, seeds, runs / "table2", out, smiles=smiles, setting=setting or [], workers=workers)
+            where = {"runs": runs / "table2", "out": out, "smiles": smiles, "workers": workers}
+            table2(data, preset, encoding, seeds, setting or [], **where)
         figures = [name for name in figures if name != "table2"]
         if not figures:
             return

@@ -42,13 +42,25 @@ def train(
 
 
 def table2(
-    data: str, preset: str, seeds: int, runs: Path, out: Path, *, smiles: Path | None, setting: list[str], workers: int
+    data: str,
+    preset: str,
+    encodings: list[str] | None,
+    seeds: int,
+    setting: list[str],
+    *,
+    runs: Path,
+    out: Path,
+    smiles: Path | None,
+    workers: int,
 ) -> None:
     """Train the grid of Table 2, run after run; the table and the picture are written anew after every one."""
     from ohmformer.molecules import config as configs
     from ohmformer.molecules import table2 as tables
 
-    wanted = tables.grid(data, tables.GRID, seeds, preset, **configs.changes(setting))
+    wanted = tables.grid(data, encodings or tables.GRID, seeds, preset, **configs.changes(setting))
+    if not wanted:
+        raise ValueError(f"expected at least one seed, got {seeds}")
+    paths: tuple[Path, ...] = ()
     names = {run.name for run in wanted}
     for i, run in enumerate(wanted, 1):
         typer.echo(f"{i} of {len(wanted)}: {run.name}", err=True)
