@@ -146,7 +146,7 @@ def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
     if not encoding.startswith("lt-"):
         values.pop("pretrain", None)
     if encoding in ("lt-diagonal", "lt-pairs"):
-        values = {"encoding_lr": 1e-4, "groups": 16, "loops": 1, **values}
+        values = {"encoding_lr": 5e-4, "groups": 16, "loops": 1, **values}
     return replace(RunConfig(), **{**values, **changes})
 
 

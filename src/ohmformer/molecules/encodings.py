@@ -1,8 +1,8 @@
 """All encodings behind one door: what they keep of every molecule, and what they give to a backbone in every step.
 
 ``keep`` computes once, for all molecules of a split, what does not change in training. An ``Encoding`` turns a batch into
-numbers per atom and, if it has any, per edge. They leave with mean 0 and spread 1 over atoms by fixed factors that are
-measured before training: nothing depends on the batch, so evaluation does what training did.
+numbers per atom and, if it has any, per edge. They leave with mean 0 and spread 1: by fixed factors that are measured before
+training, or by a batch norm where columns move in training and tell atoms apart by small differences.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ohmformer.encoding.pretrain import GraphTable, Settings, node_targets, pret
 from ohmformer.encoding.spectral import channels, spectra
 from ohmformer.molecules.batches import Batch, Split
 from ohmformer.molecules.config import RunConfig
+from ohmformer.molecules.graph_transformer import ResidualNorm
 from ohmformer.molecules.table import MoleculeTable, spans
 
-FIXED_FLOOR, LEARNED_FLOOR = 1e-4, 0.01
-"""The least spread a column is divided by. Learned columns move, and what they move by is multiplied too."""
+EPS = 1e-7
+"""Added to the variance of learned columns: walks of odd length differ by a thousandth among most atoms."""
 PART = 1000
 """Molecules that ``keep`` takes at a time."""
 
@@ -43,9 +44,8 @@ class Encoding(nn.Module):
 class Standardize(nn.Module):
     """``(x - center) / spread`` with factors that are measured once."""
 
-    def __init__(self, columns: int, floor: float) -> None:
+    def __init__(self, columns: int) -> None:
         super().__init__()
-        self.floor = floor
         self.center: Tensor
         self.spread: Tensor
         self.register_buffer("center", torch.zeros(columns))
@@ -54,7 +54,7 @@ class Standardize(nn.Module):
     def measure(self, x: Float[Tensor, "rows columns"]) -> None:
         """Set the factors to mean and spread of x."""
         self.center.copy_(x.mean(0))
-        self.spread.copy_(x.std(0).clamp(min=self.floor))
+        self.spread.copy_(x.std(0).clamp(min=1e-4))
 
     def forward(self, x: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
         """Apply them."""
@@ -62,29 +62,23 @@ class Standardize(nn.Module):
 
 
 class _Standardized(Encoding):
-    """An encoding whose raw numbers are standardised."""
+    """An encoding whose raw columns are standardised by fixed factors."""
 
-    def __init__(self, node_columns: int, edge_columns: int = 0, floor: float = FIXED_FLOOR) -> None:
+    def __init__(self, columns: int) -> None:
         super().__init__()
-        self.node_columns, self.edge_columns = node_columns, edge_columns
-        self.node_scale = Standardize(node_columns, floor)
-        self.edge_scale = Standardize(edge_columns, floor) if edge_columns else None
+        self.node_columns = columns
+        self.scale = Standardize(columns)
 
-    def raw(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
+    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
         raise NotImplementedError
 
-    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor | None, Tensor | None]:
-        node, edge = self.raw(batch, draw)
-        return self.node_scale(node), self.edge_scale(edge) if self.edge_scale is not None else None
+    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, None]:
+        return self.scale(self.raw(batch, draw)), None
 
     @torch.no_grad()
     def calibrate(self, split: Split) -> None:
         batch = split.take(torch.arange(min(len(split), 2 * PART)))
-        node, edge = self.raw(batch, torch.Generator().manual_seed(0))
-        self.node_scale.measure(node)
-        if self.edge_scale is not None:
-            assert edge is not None
-            self.edge_scale.measure(edge)
+        self.scale.measure(self.raw(batch, torch.Generator().manual_seed(0)))
 
 
 class Kept(_Standardized):
@@ -94,13 +88,13 @@ class Kept(_Standardized):
         super().__init__(columns)
         self.signs = signs
 
-    def raw(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, None]:
+    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
         """The columns."""
         x = batch.per_node["columns"]
         if self.signs and self.training:
             sign = 2 * torch.randint(0, 2, (len(batch.sizes), x.shape[1]), generator=draw) - 1
             x = x * sign.to(x)[batch.owner]
-        return x, None
+        return x
 
 
 class Learned(_Standardized):
@@ -110,33 +104,45 @@ class Learned(_Standardized):
         super().__init__(model.dim)
         self.model = model
 
-    def raw(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, None]:
+    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
         """The layers of appendix E."""
         edges = torch.stack([batch.source, batch.target])
         features = None if self.model.in_features is None else _one_hot(batch.atom, self.model.in_features)
         fresh = draw if self.model.phi0 == "random" and self.training else None
-        return self.model(edges, batch=batch.owner, num_nodes=len(batch.atom), x=features, generator=fresh), None
+        return self.model(edges, batch=batch.owner, num_nodes=len(batch.atom), x=features, generator=fresh)
 
 
-class LearnedSpectral(_Standardized):
+class LearnedSpectral(Encoding):
     """The ``diagonal`` start by eigenvalues that were kept, read at nodes and, with ``pairs``, at their neighbours."""
 
     def __init__(self, model: LinearTransformerPE, *, pairs: bool) -> None:
-        super().__init__(model.dim, model.hidden if pairs else 0, LEARNED_FLOOR)
+        super().__init__()
+        self.node_columns, self.edge_columns = model.dim, model.hidden if pairs else 0
         self.model = model
-        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: a group either walks or waits
+        self.norm = ResidualNorm(model.dim, eps=EPS)
+        self.edge_norm = ResidualNorm(model.hidden, eps=EPS) if pairs else None
+        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: a group either walks or waits, and
+        # channels do not see each other yet
         layer, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
         with torch.no_grad():
+            model.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(model.groups, 8))
+            model.key.zero_()
             model.value.copy_(-(layer[:, None] * model.hidden <= channel * model.groups).float())
             model.readout.copy_(torch.eye(model.dim))
 
-    def raw(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
+    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """What the channels are at nodes and edges, normalised."""
+        node, edge = self.raw(batch)
+        zero = node.new_zeros(1)
+        return self.norm(node, zero), None if self.edge_norm is None else self.edge_norm(edge, zero)
+
+    def raw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """``p`` on eigenvalues, then what it is at nodes and edges."""
         width = int(batch.sizes.max())
         vectors, values = batch.per_node["vectors"][:, :width], batch.per_molecule["values"][:, :width]
         p = channels(self.model, values, batch.sizes, restore=True)
         node = _by_molecule(vectors.square(), batch.owner, batch.sizes, p) @ self.model.readout.mT
-        if self.edge_scale is None:
+        if self.edge_norm is None:
             return node, None
         product = vectors.index_select(0, batch.source) * vectors.index_select(0, batch.target)
         owner = batch.owner[batch.target]

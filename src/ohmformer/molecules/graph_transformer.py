@@ -105,7 +105,7 @@ class _ResidualNorm(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         z, weight, inverse, count = ctx.saved_tensors
         g = gradients[0]
         g_bias = g.sum(0)
@@ -114,7 +114,7 @@ class _ResidualNorm(torch.autograd.Function):
         scale = weight * inverse
         both = _over_processes(torch.stack([g_bias, slope])) / count
         g_x = torch.addcmul(-both[0] * scale, g, scale).addcmul_(z, both[1] * inverse * scale, value=-1)
-        return g_x, g_x, slope, g_bias, None
+        return g_x, g_x if ctx.needs_input_grad[1] else None, slope, g_bias, None
 
 
 def _over_processes(x: Tensor) -> Tensor:
@@ -127,8 +127,8 @@ def _over_processes(x: Tensor) -> Tensor:
 class ResidualNorm(nn.BatchNorm1d):
     """``batch_norm(x + y)``; all else is as in ``nn.BatchNorm1d``, or ``nn.SyncBatchNorm`` with several processes."""
 
-    def forward(self, x: Float[Tensor, "rows width"], y: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The normalised sum."""
+    def forward(self, x: Float[Tensor, "rows width"], y: Tensor) -> Float[Tensor, "rows width"]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The normalised sum; y without a gradient may be anything that can be added."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
