@@ -159,4 +159,4 @@ def test_unknown_fields_and_values_are_sentences(setting: str, sentence: str):
 @pytest.mark.parametrize("field", ["encoding", "backbone", "readout", "schedule", "order"])
 def test_unknown_choices_are_sentences(field: str):
     with pytest.raises(ValueError, match=f"expected {field} among"):
-        RunConfig(**{field: "other"})
+        RunConfig.of({field: "other"})
