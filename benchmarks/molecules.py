@@ -84,7 +84,9 @@ def step(model: nn.Module, split: Split, batch: int) -> Callable[[], None]:
 def throughput(table: MoleculeTable, batch: int, repeats: int) -> list[list[str]]:
     """Molecules a second of every model, and their ratio to the transcription and to the model without encoding."""
     y = torch.zeros(len(table))
-    candidates = {"transcribed layer by layer": step(Transcribed(len(table.labels), 128, 8, 4), Split(table, y), batch)}
+    candidates: dict[str, Callable[[], object]] = {
+        "transcribed layer by layer": step(Transcribed(len(table.labels), 128, 8, 4), Split(table, y), batch)
+    }
     for encoding in ("none", "lt-diagonal", "lt-pairs"):
         config = RunConfig(encoding=encoding, width=128, groups=16, loops=1)
         split = Split(table, y, *keep(config, table))

@@ -120,7 +120,7 @@ def test_a_broken_download_is_gone_on_with(tmp_path: Path):
             self.end_headers()
             self.wfile.write(content[start : start + 5000])  # and hangs up
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Server)

@@ -25,6 +25,11 @@ def test_the_grid_is_every_encoding_for_every_seed_seed_by_seed():
     assert {(run.train, run.valid, run.width) for run in runs} == {(20000, 2000, 16)}
 
 
+def test_pretraining_is_for_the_encodings_it_applies_to():
+    runs = grid("zinc", GRID, 1, "standard", pretrain=2)
+    assert {run.encoding for run in runs if run.pretrain} == {"lt-index", "lt-random"}
+
+
 def test_a_row_has_mean_and_spread_over_seeds_and_the_paper_s_number(tmp_path: Path):
     for seed, test in enumerate((0.1, 0.2)):
         _finish(tmp_path, RunConfig(data="zinc", encoding="lappe", seed=seed), test)

@@ -13,6 +13,8 @@ ENCODINGS = (
     "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs",
 )  # fmt: skip
 """By name; ``lt`` is the linear Transformer, followed by where Phi starts (``pairs``: diagonal, read on bonds too)."""
+PRETRAINED = ("lt-index", "lt-random")
+"""Those that presets pretrain, on eigenvectors; ``lt-diagonal`` and ``lt-pairs`` start as random walks."""
 BACKBONES = ("gt", "gps")
 READOUTS = ("paper", "mean", "sum")
 SCHEDULES = ("one-cycle", "halving", "steps")
@@ -143,7 +145,7 @@ def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
     values = {**PRESETS[name], "data": data, "encoding": encoding}
     if data == "qm9" and "pretrain" in values:
         values |= {"epochs": 1000, "half_life": 400, "columns": 3}
-    if not encoding.startswith("lt-"):
+    if encoding not in PRETRAINED:
         values.pop("pretrain", None)
     if encoding in ("lt-diagonal", "lt-pairs"):
         values = {"encoding_lr": 5e-4, "groups": 16, "loops": 1, **values}

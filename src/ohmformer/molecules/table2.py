@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ohmformer.files import whole_file
-from ohmformer.molecules.config import RunConfig, preset
+from ohmformer.molecules.config import PRETRAINED, RunConfig, preset
 
 PAPER = {
     "zinc": {"none": 0.286, "lappe": 0.201, "lt-index": 0.138},
@@ -36,13 +36,16 @@ class Run:
 
 
 def grid(data: str, encodings: Sequence[str], seeds: int, preset_name: str, **changes: Any) -> list[RunConfig]:
-    """The runs of a table, seed by seed, so that a first table is there early."""
-    sizes = SIZES.get(data, {})
+    """The runs of a table, seed by seed, so that a first table is there early; ``pretrain`` is for those it applies to."""
     return [
-        preset(preset_name, data, encoding, **{**sizes, **changes}, seed=seed)
+        preset(preset_name, data, encoding, **{**SIZES.get(data, {}), **_applying(encoding, changes)}, seed=seed)
         for seed in range(seeds)
         for encoding in encodings
     ]
+
+
+def _applying(encoding: str, changes: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in changes.items() if k != "pretrain" or encoding in PRETRAINED}
 
 
 def finished(folder: Path) -> list[Run]:

@@ -135,7 +135,7 @@ class Regression(L.LightningModule):
     def on_validation_start(self) -> None:
         """Measure the batch norms' statistics for the weights as they are: running means lag behind a learned encoding."""
         if not self.trainer.sanity_checking:
-            measure_norms(self.model, self.data.train, self.config.seed)
+            measure_norms(self.model, self.data.train, self.config.seed, self.global_rank, self.trainer.world_size)
 
     def validation_step(self, batch: tuple[Batch, int], index: int) -> None:
         """Add up the errors."""
@@ -168,8 +168,8 @@ def _same(x: Any) -> Any:
 
 
 @torch.no_grad()
-def measure_norms(model: MoleculeModel, split: Split, seed: int) -> None:
-    """Set the statistics of all batch norms to their means over some batches of training molecules."""
+def measure_norms(model: MoleculeModel, split: Split, seed: int, rank: int = 0, world: int = 1) -> None:
+    """Set the statistics of all batch norms to their means over some batches of training molecules, shared by processes."""
     training = model.training
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
@@ -179,7 +179,7 @@ def measure_norms(model: MoleculeModel, split: Split, seed: int) -> None:
         norm.momentum = None  # plain means
         norm.train()
     for i, which in enumerate(torch.arange(min(len(split), MEASURED)).split(MEASURED // 10)):
-        model(split.take(which), draw_of(seed, EVALUATION, i))
+        model(split.take(which[rank::world]), draw_of(seed, EVALUATION, i))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     model.train(training)
