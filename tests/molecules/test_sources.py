@@ -44,10 +44,10 @@ def test_without_a_training_file_the_validation_file_serves_both(tmp_path: Path)
 
 
 def test_what_was_read_is_read_once(tmp_path: Path, monkeypatch):
-    path = _write(tmp_path / "m.smi", [*SMILES, "no molecule"])
+    path = _write(tmp_path / "m.smi", [*SMILES, "nothing"])
     first = tables(RunConfig(data=str(path)))
     listed = next((tmp_path / "cache").glob("*.bad.csv")).read_text()
-    assert "no molecule" in listed
+    assert "12,nothing,expected a molecule" in listed.replace('"', "")
     monkeypatch.setattr(sources, "from_smiles", lambda *args, **kw: pytest.fail("read again"))
     assert tables(RunConfig(data=str(path))).train.row.tolist() == first.train.row.tolist()
 

@@ -6,7 +6,7 @@ molecules, with ``cycle = -max(0, longest ring - 6)``.
 
 >>> molecule = describe("C1CCCCCC1[NH3+]")
 >>> molecule.atoms
-['C', 'C', 'C', 'C', 'C', 'C', 'C', 'NH3+1']
+['NH3+1', 'C', 'C', 'C', 'C', 'C', 'C', 'C']
 >>> molecule.ring
 7
 """
