@@ -31,6 +31,8 @@ from ohmformer.molecules.encodings import pretrained
 from ohmformer.molecules.model import MoleculeModel
 from ohmformer.molecules.table import NETWORKX_RING
 
+ADVICE = ".*(num_workers|lr_scheduler.step|treespec|Checkpoint directory|number of training batches).*"
+"""What Lightning warns of and what is meant to be so here."""
 EVALUATED = 500
 """Molecules in a batch of evaluation."""
 
@@ -234,7 +236,9 @@ def train(
             temporary.write_text(config.json())
     trainer = _trainer(config, folder, config.epochs, devices, accelerator, progress)
     try:
-        trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ADVICE)
+            trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
         if trainer.is_global_zero:
             answer = _result(module, folder, trainer)
             with whole_file(result) as temporary:
@@ -263,7 +267,6 @@ def _trainer(
         callbacks.append(best)
     if config.patience is not None and saved:
         callbacks.append(EarlyStopping("valid", patience=config.patience, check_on_train_epoch_end=False))
-    warnings.filterwarnings("ignore", ".*num_workers.*|.*lr_scheduler.step.*|.*`isinstance.treespec.*")
     return L.Trainer(
         max_epochs=epochs, accelerator=accelerator, devices=devices, strategy="ddp" if devices > 1 else "auto",
         gradient_clip_val=config.clip, callbacks=callbacks, plugins=[WholeFiles()],
