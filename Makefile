@@ -9,6 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml | cksum
 demo: $(STAMP)
 	$(BIN)/ohmformer verify --out runs/verify.json
 	$(BIN)/ohmformer demo --out runs/demo
+	$(BIN)/ohmformer reproduce table2 --data drugs --encoding none --encoding lappe --encoding lt-diagonal --seeds 1 --set epochs=12 --runs runs --out runs/demo
 	$(BIN)/ohmformer report --out runs/report.html
 
 test: lint types unit

@@ -15,6 +15,7 @@ import typer
 from ohmformer.encoding.commands import encode, pretrain
 from ohmformer.explorer.commands import explore
 from ohmformer.learn import commands as learning
+from ohmformer.molecules.commands import train
 from ohmformer.report.commands import report
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
 app.command()(encode)
 app.command()(pretrain)
+app.command()(train)
 app.command()(explore)
 
 

@@ -72,14 +72,28 @@ def learn(
 
 
 def reproduce(
-    figures: Annotated[list[str] | None, typer.Argument(help="fig1, fig2, fig3; all of them unless given.")] = None,
+    figures: Annotated[list[str] | None, typer.Argument(help="fig1, fig2, fig3 (all unless given), or table2.")] = None,
     preset: Annotated[str, typer.Option(help="quick, standard or paper.")] = "quick",
+    data: Annotated[str, typer.Option(help="table2: zinc, qm9, or as for ohmformer train.")] = "zinc",
+    smiles: Annotated[Path | None, typer.Option(help="table2: folder of NAME_valid and NAME_test files.")] = None,
+    encoding: Annotated[list[str] | None, typer.Option(help="table2: which; seven of them unless given.")] = None,
+    seeds: Annotated[int, typer.Option(help="table2: how many.")] = 2,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="table2: change a field of all runs.")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local to start one here.")] = None,
     workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 2,
     runs: Annotated[Path, typer.Option(help="Where results of single settings are kept.")] = Path("runs/reproduce"),
     out: Annotated[Path, typer.Option(help="Where pictures and tables go.")] = Path("results"),
 ) -> None:
-    """Train every panel of Figures 1, 2 and 3, and draw them; settings that are there are not trained again."""
+    """Train every panel of Figures 1, 2 and 3, and draw them, or the grid of Table 2; what is there is not trained again."""
+    if figures and "table2" in figures:
+        from ohmformer.molecules.commands import table2
+
+        with _one_sentence():
+            where = {"runs": runs / "table2", "out": out, "smiles": smiles, "workers": workers}
+            table2(data, preset, encoding, seeds, setting or [], **where)
+        figures = [name for name in figures if name != "table2"]
+        if not figures:
+            return
     with _one_sentence():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -9,24 +9,37 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 STEREO = str.maketrans("", "", "@/\\")
+BARE = re.compile(r"\[(C|N|O)(?:H2?)?\]")
+"""Atoms in brackets that say nothing but hydrogens, which without stereo marks would read as radicals."""
 
 
 def canonical(smiles: str) -> str:
     """RDKit's canonical SMILES without stereo marks, or a ValueError that names the molecule."""
-    return _canonical_molecule(smiles)[0]
+    return canonical_molecule(smiles)[0]
 
 
 def bonds(smiles: str) -> tuple[int, list[tuple[int, int]]]:
     """The number of atoms, and every bond once as a pair of atoms, numbered as in the canonical SMILES."""
-    molecule = _canonical_molecule(smiles)[1]
+    molecule = canonical_molecule(smiles)[1]
     return molecule.GetNumAtoms(), [(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in molecule.GetBonds()]
 
 
-def _canonical_molecule(smiles: str):
+def clean(smiles: str) -> str:
+    """Without stereo marks and needless brackets; of several fragments, the one with the longest text.
+
+    >>> clean("[C@@H](F)(Cl)Br.O")
+    'C(F)(Cl)Br'
+    """
+    return BARE.sub(r"\1", max(smiles.translate(STEREO).split("."), key=len))
+
+
+def canonical_molecule(smiles: str):
+    """The canonical SMILES and RDKit's molecule, numbered as in it."""
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():

@@ -1,0 +1,179 @@
+"""One run, named completely: data, encoding, backbone and training in one frozen object, and the folder it goes to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+ENCODINGS = (
+    "none", "lappe", "rwse", "resistance", "resistive-embedding", "heat",
+    "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs",
+)  # fmt: skip
+"""By name; ``lt`` is the linear Transformer, followed by where Phi starts (``pairs``: diagonal, read on bonds too)."""
+PRETRAINED = ("lt-index", "lt-random")
+"""Those that presets pretrain, on eigenvectors; ``lt-diagonal`` and ``lt-pairs`` start as random walks."""
+BACKBONES = ("gt", "gps")
+READOUTS = ("paper", "mean", "sum")
+SCHEDULES = ("one-cycle", "halving", "steps")
+ORDERS = ("canonical", "shuffled")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a result depends on."""
+
+    data: str = "drugs"
+    """A source by name, or a table of SMILES by path."""
+    target: str | None = None
+    """The column to predict; the penalised logP unless given."""
+    rings: str = "smallest"
+    """Whose cycle basis the penalised logP reads: ``smallest``, or ``networkx`` as the ZINC benchmark does."""
+    train: int | None = None
+    """How many molecules to train on; all unless given."""
+    valid: int | None = None
+    test: int | None = None
+    order: str = "canonical"
+    """How atoms are numbered: as in canonical SMILES, or ``shuffled``, as in SMILES written from a random atom."""
+    relabel: bool = False
+    """Whether training molecules' atoms are numbered anew, at random, every epoch."""
+
+    encoding: str = "lt-diagonal"
+    columns: int = 6
+    """Numbers per atom of ``lappe``, ``resistive-embedding`` and the linear Transformers but ``lt-diagonal``."""
+    walk: int = 16
+    """Steps of ``rwse``."""
+    channels: int = 16
+    """Of ``lt-diagonal`` and ``lt-pairs``; the others have 8, as the paper."""
+    groups: int = 3
+    loops: int = 3
+    pretrain: int = 0
+    """Epochs of pretraining of a linear Transformer, on eigenvectors (``diagonal``: on diagonals)."""
+
+    backbone: str = "gt"
+    width: int = 64
+    heads: int = 8
+    layers: int = 4
+    readout: str = "mean"
+
+    epochs: int = 40
+    batch: int = 50
+    lr: float = 2e-3
+    encoding_lr: float = 5e-3
+    weight_decay: float = 1e-4
+    adam: bool = False
+    """Whether the backbone is trained by Adam rather than AdamW."""
+    schedule: str = "one-cycle"
+    half_life: int = 800
+    """Epochs after which the rate is halved, for ``halving`` (smoothly) and ``steps``."""
+    clip: float = 1.0
+    starts: int = 1
+    """Initialisations of which the best after one epoch is kept."""
+    patience: int | None = None
+    """Epochs without a better validation error after which training stops; never unless given."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"expected {name} among {', '.join(known)}, got {getattr(self, name)!r}")
+        for name in (
+            "epochs",
+            "batch",
+            "width",
+            "heads",
+            "layers",
+            "channels",
+            "columns",
+            "walk",
+            "groups",
+            "loops",
+            "starts",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
+
+    @property
+    def name(self) -> str:
+        """Readable, and different for different runs: the name of the run's folder."""
+        digest = hashlib.sha256(self.json().encode()).hexdigest()[:8]
+        return f"{Path(self.data).name.split('.')[0]}-{self.encoding}-{self.backbone}{self.width}-seed{self.seed}-{digest}"
+
+    def json(self) -> str:
+        """As text, fields in their order."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> RunConfig:
+        """From what :meth:`json` wrote, or a ValueError that names the field that is unknown."""
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise ValueError(f"expected fields of a run, got {', '.join(sorted(unknown))}")
+        return cls(**values)
+
+    def differences(self, other: RunConfig) -> str:
+        """The fields in which another run differs."""
+        mine, theirs = asdict(self), asdict(other)
+        return ", ".join(f"{k} {theirs[k]!r} instead of {v!r}" for k, v in mine.items() if theirs[k] != v)
+
+
+_CHOICES = {
+    "encoding": ENCODINGS, "backbone": BACKBONES, "readout": READOUTS, "schedule": SCHEDULES, "order": ORDERS,
+    "rings": ("smallest", "networkx"),
+}  # fmt: skip
+
+_PAPER = {
+    "width": 128, "readout": "paper", "batch": 200, "lr": 1e-3, "encoding_lr": 1e-2, "epochs": 2000, "clip": 10.0,
+    "rings": "networkx", "pretrain": 120,
+}  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"width": 32, "epochs": 15},
+    "standard": {"epochs": 40},
+    "best": {"width": 128, "epochs": 100},
+    "paper": {**_PAPER, "schedule": "steps"},
+    "notebook": {**_PAPER, "schedule": "halving", "adam": True, "starts": 3},
+}
+"""What ``--preset`` sets; ``paper`` as its appendix E says, ``notebook`` as the authors' code does."""
+
+
+def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
+    """A preset for some data and encoding, with changes. For QM9 the paper's rates are halved after 400 of 1,000 epochs."""
+    if name not in PRESETS:
+        raise ValueError(f"expected a preset among {', '.join(PRESETS)}, got {name!r}")
+    values = {**PRESETS[name], "data": data, "encoding": encoding}
+    if data == "qm9" and "pretrain" in values:
+        values |= {"epochs": 1000, "half_life": 400, "columns": 3}
+    if encoding not in PRETRAINED:
+        values.pop("pretrain", None)
+    if encoding in ("lt-diagonal", "lt-pairs"):
+        values = {"encoding_lr": 5e-4, "groups": 16, "loops": 1, **values}
+    return replace(RunConfig(), **{**values, **changes})
+
+
+def changes(settings: list[str]) -> dict[str, Any]:
+    """``["epochs=10", "relabel=true"]`` as values for fields, each of the field's type.
+
+    >>> changes(["epochs=10", "relabel=true", "target=none"])
+    {'epochs': 10, 'relabel': True, 'target': None}
+    """
+    kinds = {f.name: str(f.type) for f in fields(RunConfig)}
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        if name not in kinds:
+            raise ValueError(f"expected FIELD=VALUE with a field among {', '.join(kinds)}, got {setting!r}")
+        values[name] = _value(name, kinds[name], text)
+    return values
+
+
+def _value(name: str, kind: str, text: str) -> Any:
+    if "None" in kind and text.lower() == "none":
+        return None
+    try:
+        if kind == "bool":
+            return {"true": True, "false": False}[text.lower()]
+        return float(text) if kind == "float" else int(text) if kind.startswith("int") else text
+    except (KeyError, ValueError):
+        raise ValueError(f"expected {name} as {kind}, got {text!r}") from None
