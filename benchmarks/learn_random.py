@@ -60,8 +60,8 @@ def main() -> None:
     each = found["seeds"]["each"][0]
     notes = (
         "Natural logs on 4,000 fresh graphs, means of seeds 0, 1, 2, which train as one batch on one thread. The authors' "
-        "graphs are counted once, though each is seen in ten steps. Times are by the clock, on a machine that did other things "
-        "and paused the longer runs for theirs.\n\n"
+        "graphs are counted once, though each is seen in ten steps. Times are by the clock, on a machine that did "
+        "other things and paused the longer runs for theirs.\n\n"
         f"Eigenvectors, CSL, efficient, 9 layers, seed 0: mean of the ten losses {math.exp(found['mean_log_1-10']):.3f} "
         f"after {found['seconds']:.0f} s and {found['samples']:,} graphs (goal {EIGENVECTORS_GOAL}); each: "
         f"{', '.join(f'{x:.3f}' for x in each)}."
