@@ -114,7 +114,10 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
         colour = f"C{names.index(title) % 10}"
         label = title if title not in axes.get_legend_handles_labels()[1] else None
         axes.plot(range(1, len(run.valid) + 1), run.valid, color=colour, label=label, linewidth=1.2)
-    axes.set(xlabel="epoch", ylabel="mean absolute error, validation", yscale="log")
+    data = ", ".join(dict.fromkeys(Path(run.config.data).name for run in runs))
+    axes.set(title=f"Validation error while training: {data}", xlabel="epoch", ylabel="mean absolute error", yscale="log")
+    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        which("{x:.2g}")
     axes.legend(frameon=False)
     with whole_file(path) as temporary:
         figure.savefig(temporary)
