@@ -16,6 +16,8 @@ from ohmformer.graph import Graph
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
 """Edge lists by suffix; None is any white space."""
+PARTIAL = ".partial-"
+"""How names of files begin that are not whole yet."""
 HEADERS = {"source", "target", "from", "to", "u", "v", "node1", "node2", "head", "tail", "src", "dst"}
 
 
@@ -141,7 +143,7 @@ def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary file beside ``path`` that takes its name if all goes well, and is gone if not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(path.suffix, PARTIAL, path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -150,6 +152,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a kill in the middle of :func:`whole_file` left in a folder that nobody else writes to."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        path.unlink(missing_ok=True)
 
 
 def _write_parquet(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> None:

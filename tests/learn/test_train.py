@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ohmformer.files import PARTIAL
 from ohmformer.learn import checkpoint
 from ohmformer.learn import train as training
 from ohmformer.learn.muon import orthogonal_factor
@@ -147,6 +148,24 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> None:
     assert one["seeds"] == two["seeds"]
     assert one["samples"] == two["samples"]
     assert {path.name for path in (folder / "killed").iterdir()} == {checkpoint.FILE, "result.json"}
+
+
+def test_what_a_kill_in_the_middle_of_a_checkpoint_leaves_is_swept_by_the_next_run(tmp_path, monkeypatch):
+    found = []
+    replace = Path.replace
+
+    def look(path: Path, target: Path) -> Path:
+        found.extend(p.name for p in path.parent.iterdir())
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", look)
+    setting = Setting("electric", model="dense", layers=1, seeds=1, batch=10)
+    train(setting, steps=2, folder=tmp_path, every=0.0)
+    assert {name for name in found if not name.startswith(PARTIAL)} <= {checkpoint.FILE}
+    assert any(name.startswith(PARTIAL) for name in found)
+    (tmp_path / f"{PARTIAL}left.safetensors").write_bytes(b"half")
+    train(setting, folder=tmp_path, every=0.0, resume=True)
+    assert {path.name for path in tmp_path.iterdir()} == {checkpoint.FILE}
 
 
 def test_killed_at_random_moments_and_resumed_the_numbers_are_the_same(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ohmformer.files import PARTIAL
 from ohmformer.molecules import training
 from ohmformer.molecules.config import RunConfig, changes, preset
 from ohmformer.molecules.data import RunData, Target
@@ -76,7 +77,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_intact(small: RunConfig, data: R
     with pytest.raises(ValueError, match="No space left on device; earlier files are intact"):
         train(small, data, tmp_path, accelerator="cpu")
     assert (tmp_path / "last.ckpt").read_bytes() == before
-    assert not [p for p in tmp_path.iterdir() if p.name.startswith("tmp")]
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(PARTIAL)]
 
 
 def test_relabelling_every_epoch_changes_what_lt_index_learns_and_nothing_else(

@@ -22,12 +22,12 @@ def shipped() -> list[str]:
 
 def save(model: LinearTransformerPE, folder: Path) -> None:
     """Both files, each under a temporary name first."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save as as_bytes
 
     with whole_file(folder / CONFIG) as temporary:
         temporary.write_text(json.dumps(model.config, indent=2) + "\n")
     with whole_file(folder / WEIGHTS) as temporary:
-        save_file({name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}, temporary)
+        temporary.write_bytes(as_bytes({name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}))
 
 
 def load(name: str | Path, **hub: Any) -> LinearTransformerPE:

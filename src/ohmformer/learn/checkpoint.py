@@ -37,12 +37,13 @@ class Checkpoint:
 
     def save(self, folder: Path) -> Path:
         """Write ``folder/checkpoint.safetensors``."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         about = {"setting": self.setting.as_dict(), "step": self.step, "steps": self.steps, "seconds": self.seconds}
         path = folder / FILE
         with whole_file(path) as temporary:
-            save_file(dict(self.state), temporary, {"ohmformer": json.dumps(about)})
+            # not save_file: it has a temporary file of its own, which a kill would leave behind
+            temporary.write_bytes(save(dict(self.state), {"ohmformer": json.dumps(about)}))
         return path
 
 
@@ -61,9 +62,3 @@ def load(path: Path) -> Checkpoint:
         return Checkpoint(Setting(**about["setting"]), state, about["step"], about["steps"], about["seconds"])
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"expected a checkpoint of ohmformer learn in {path}, got another file ({error})") from error
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a killed run may have left half-written."""
-    for path in folder.glob(f"tmp*{Path(FILE).suffix}"):
-        path.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ohmformer.files import sweep
 from ohmformer.learn import checkpoint, muon, newton, scalars
 from ohmformer.learn.checkpoint import Checkpoint
 from ohmformer.learn.models import dense_model, efficient_model, features, loss_and_gradients
@@ -238,7 +239,7 @@ def answers(run: Checkpoint, index: int, batch: Batch) -> Float[Tensor, "graphs 
 
 
 def _found(setting: Setting, folder: Path) -> Checkpoint | None:
-    checkpoint.sweep(folder)
+    sweep(folder)
     if not (folder / checkpoint.FILE).exists():
         return None
     found = checkpoint.load(folder)

@@ -88,11 +88,11 @@ class MoleculeTable:
 
     def save(self, path: Path) -> Path:
         """Write a safetensors file, whole or not at all."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         tensors = {f.name: getattr(self, f.name).contiguous() for f in fields(self) if f.name != "labels"}
         with whole_file(path) as temporary:
-            save_file(tensors, temporary, {"format": FORMAT, "labels": json.dumps(self.labels)})
+            temporary.write_bytes(save(tensors, {"format": FORMAT, "labels": json.dumps(self.labels)}))
         return path
 
     @classmethod
