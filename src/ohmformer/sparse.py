@@ -29,8 +29,10 @@ LARGEST = 2.0
 """No eigenvalue of a normalised Laplacian is larger."""
 PANEL = 32
 """Demands that are taken through the layers together, more on graphs so small that the cache holds more."""
-ROWS = 2**14
+ROWS = 2**15
 """Nodes of which a layer's result is made at once."""
+BEYOND_CACHE = 2**18
+"""Nodes from which on a panel lies in main memory, out of which long rows come faster than short ones."""
 
 Tell = Callable[[int], bool]
 
@@ -205,20 +207,28 @@ _PREPARED: WeakKeyDictionary[Graph, tuple[int, Scaled, Extremes]] = WeakKeyDicti
 
 
 def panel_width(nodes: int) -> int:
-    """How many demands to take together: at least :data:`PANEL`, and as many as 16 MB hold."""
-    return max(PANEL, min(8 * PANEL, 2**22 // max(nodes, 1)))
+    """How many demands to take together: :data:`PANEL`, or as many as 16 MB hold; twice as many where no cache holds them."""
+    return 2 * PANEL if nodes > BEYOND_CACHE else max(PANEL, min(8 * PANEL, 2**22 // max(nodes, 1)))
+
+
+def workspace(nodes: int, columns: int, device: torch.device) -> Float[Tensor, "3 nodes columns"]:
+    """What a round works in, to be used again by the next: on large graphs, fresh memory costs as much as some layers."""
+    return torch.empty(3, nodes, columns, dtype=torch.float32, device=device)
 
 
 def chebyshev_round(
-    step: RowBlocks, demand: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int, tell: Tell | None = None
+    step: RowBlocks, state: Float[Tensor, "3 nodes k"], construction: Chebyshev, layers: int, tell: Tell | None = None
 ) -> tuple[Float[Tensor, "nodes k"], int]:
     """``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``; or as many as Ctrl-C lets it.
 
-    A layer is a step of gradient descent, and an interpolation that runs past it:
+    ``state[0]`` is the demand; all of the state is overwritten, and the answer is a part of it. A layer is a step of
+    gradient descent, and an interpolation that runs past it:
     ``x_before <- (1 - omega) x_before + omega (x + gamma (demand - N x))``, after which the two change places.
     """
-    push = demand * construction.gamma
-    x, before = torch.zeros_like(push), torch.zeros_like(push)
+    push, x, before = state
+    push.mul_(construction.gamma)
+    x.zero_()
+    before.zero_()
     done = 0
     try:
         for omega in construction.omegas(layers):
@@ -284,16 +294,19 @@ def solve(
         return bool(progress and progress(total + layers, float(residual.max())))
 
     step = scaled.step(Chebyshev(spectrum).gamma, torch.float32)
+    panels = torch.arange(demands.shape[1]).split(panel_width(len(demands)))
+    space = workspace(len(demands), len(panels[0]), demands.device)
     try:
-        for columns in torch.arange(demands.shape[1]).split(panel_width(len(demands))):
+        for columns in panels:
             part = slice(int(columns[0]), int(columns[-1]) + 1)
             psi, phi, layers = demands[:, part], potentials[:, part], 0
+            state = space.flatten()[: 3 * psi.numel()].view(3, *psi.shape)
             left, worst = psi, float(residual[part].max())
             while worst > tol and not stopped:
                 construction = Chebyshev(spectrum)
                 goal = 0.9 * (tol / worst) ** (1 / _rounds(tol / worst, spectrum))
                 depth = construction.layers_for(goal / spectrum.lmin)
-                found, done = _one_round(scaled, step, left, construction, depth, tell)
+                found, done = _one_round(scaled, step, left, state, construction, depth, tell)
                 stopped = done < depth
                 phi.addcmul_(found, scaled.root)
                 after = scaled.left(psi, phi)
@@ -318,10 +331,16 @@ def solve(
 
 
 def _one_round(
-    scaled: Scaled, step: RowBlocks, left: Float[Tensor, "nodes k"], construction: Chebyshev, layers: int, tell: Tell
+    scaled: Scaled,
+    step: RowBlocks,
+    left: Float[Tensor, "nodes k"],
+    state: Float[Tensor, "3 nodes k"],
+    construction: Chebyshev,
+    layers: int,
+    tell: Tell,
 ) -> tuple[Float[Tensor, "nodes k"], int]:
     """What the layers find in float32 for what is left of the demands, each of them scaled by a power of two."""
     size = column_norms(left).clamp(min=1e-290).log2().round().exp2()
-    b = torch.div(left, size, out=torch.empty_like(left, dtype=torch.float32)).mul_(scaled.root.float())
-    x, done = chebyshev_round(step, b, construction, layers, tell)
+    torch.div(left, size, out=state[0]).mul_(scaled.root.float())
+    x, done = chebyshev_round(step, state, construction, layers, tell)
     return x.double().mul_(size), done

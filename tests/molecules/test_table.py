@@ -18,7 +18,6 @@ def test_a_table_holds_what_describe_says(table: MoleculeTable):
         assert one.parts[0, :3].tolist() == pytest.approx([molecule.logp, molecule.accessibility, molecule.ring], rel=1e-6)
 
 
-@pytest.mark.slow
 def test_two_processes_make_the_same_table_as_one():
     alone, _ = from_smiles(SMILES * 50, workers=1)
     together, _ = from_smiles(SMILES * 50, workers=2)
