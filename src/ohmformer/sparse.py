@@ -207,7 +207,7 @@ _PREPARED: WeakKeyDictionary[Graph, tuple[int, Scaled, Extremes]] = WeakKeyDicti
 
 
 def panel_width(nodes: int) -> int:
-    """How many demands to take together: :data:`PANEL`, or as many as 16 MB hold; twice as many where no cache holds them."""
+    """How many demands to take together: :data:`PANEL`, or as many as 16 MB hold; twice as many where no cache helps."""
     return 2 * PANEL if nodes > BEYOND_CACHE else max(PANEL, min(8 * PANEL, 2**22 // max(nodes, 1)))
 
 

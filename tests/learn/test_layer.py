@@ -1,8 +1,9 @@
 """The efficient model's layer and the derivative that is written out beside it."""
 
+import pytest
 import torch
 
-from ohmformer.learn.layer import layer
+from ohmformer.learn.layer import layer, unit_norm, unit_trace
 
 
 def test_the_derivative_of_a_layer_agrees_with_finite_differences():
@@ -29,3 +30,19 @@ def test_a_layer_is_the_formula_of_its_module_graph_by_graph():
         acting = stay[i] * torch.eye(3) + move[i] * similarity
         torch.testing.assert_close(new_phi[i], phi[i] @ keep + similarity @ phi[i] @ value)
         torch.testing.assert_close(new_gram[i], acting @ gram @ acting.T)
+
+
+@pytest.mark.parametrize(
+    ("normalise", "size"),
+    [
+        (unit_norm, lambda x: torch.linalg.vector_norm(x, dim=(1, 2))),
+        (lambda x: unit_norm(x, (1,)), lambda x: torch.linalg.vector_norm(x, dim=1)),
+        (unit_trace, lambda x: torch.einsum("gii->g", x)),
+    ],
+    ids=["norm", "columns", "trace"],
+)
+def test_what_is_normalised_has_size_one_and_the_derivative_of_finite_differences(normalise, size):
+    draw = torch.Generator().manual_seed(2)
+    x = (torch.randn(3, 4, 4, generator=draw, dtype=torch.float64) + torch.eye(4)).requires_grad_()
+    torch.testing.assert_close(size(normalise(x)), torch.ones_like(size(x)))
+    assert torch.autograd.gradcheck(normalise, x)

@@ -440,8 +440,19 @@ def _pair_potentials(graph: Graph, pairs: Int[Tensor, "pairs 2"]) -> Float[Tenso
 
 
 def _pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
-    """The diagonal of ``L^+``, from slices of its columns."""
-    parts = torch.arange(graph.num_nodes).split(_columns(graph))
+    """The diagonal of ``L^+`` of a connected graph: by Cholesky where ``L + t J / n`` allows, else by slices of columns.
+
+    With t the mean degree, ``(L + t J / n)^-1 = L^+ + J / (n t)``.
+    """
+    n = graph.num_nodes
+    if 1 < n <= DENSE // 2:
+        matrix = graph.laplacian()
+        t = float(matrix.diagonal().mean())
+        factor, failed = torch.linalg.cholesky_ex(matrix + t / n)
+        pivots = factor.diagonal()
+        if not failed and float(pivots.min()) > 1e-3 * float(pivots.max()):
+            return torch.cholesky_inverse(factor).diagonal() - 1 / (n * t)
+    parts = torch.arange(n).split(_columns(graph))
     return torch.cat([_units(graph, part)[part, torch.arange(len(part))] for part in parts])
 
 

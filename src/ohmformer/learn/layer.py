@@ -1,8 +1,9 @@
-"""One layer of the efficient model for many graphs at once, with its derivative written out.
+"""One layer of the efficient model for many graphs at once, and its normalisations, with their derivatives written out.
 
     S = seen G + Phi M Phi^T,   A = stay I + move S,   Phi <- Phi (I + W_R^T) + S Phi W_V^T,   G <- A G A^T
+    Phi <- Phi / |Phi|,   G <- G / trace G
 
-Autograd would find the same derivative in twice the time: it does not know that G is symmetric (so that both factors A get
+Autograd would find the same derivatives in twice the time: it does not know that G is symmetric (so that both factors A get
 the same gradient), keeps more intermediate results, and goes over each of them once per operation.
 """
 
@@ -41,26 +42,84 @@ class _Layer(torch.autograd.Function):
         products = torch.bmm(phi.view(len(weights), -1, width), weights).view(graphs, nodes, 3 * width)
         compared, value, kept = products.split(width, dim=-1)
         similarity = torch.baddbmm(seen * gram, compared, phi.mT)
-        acting = torch.addcmul(stay * torch.eye(nodes, dtype=phi.dtype), move, similarity)
+        acting = move * similarity
+        acting.diagonal(dim1=1, dim2=2).add_(stay[:, 0])
         ctx.save_for_backward(phi, gram, weights, seen, move, products, similarity, acting)
+        ctx.set_materialize_grads(False)
         return torch.baddbmm(kept, similarity, value), torch.bmm(torch.bmm(acting, gram), acting.mT)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         phi, gram, weights, seen, move, products, similarity, acting = ctx.saved_tensors
         d_phi, d_gram = gradients
+        d_phi = torch.zeros_like(phi) if d_phi is None else d_phi
         width = phi.shape[-1]
         compared, value, _ = products.split(width, dim=-1)
-        half = torch.bmm((d_gram + d_gram.mT) / 2, acting)
-        d_acting = 2 * torch.bmm(half, gram)
-        d_similarity = torch.baddbmm(move * d_acting, d_phi, value.mT)
+        twice = d_acting = None
+        if d_gram is None:  # nobody reads the last layer's G
+            d_similarity = torch.bmm(d_phi, value.mT)
+        else:
+            twice = torch.bmm(d_gram + d_gram.mT, acting)
+            d_acting = torch.bmm(twice, gram)
+            d_similarity = torch.baddbmm(move * d_acting, d_phi, value.mT)
         d_products = torch.cat([torch.bmm(d_similarity, phi), torch.bmm(similarity.mT, d_phi), d_phi], dim=-1)
         rows = d_products.view(len(weights), -1, 3 * width)
+        old_phi = old_gram = None
+        if ctx.needs_input_grad[0]:
+            old_phi = torch.baddbmm(torch.bmm(rows, weights.mT).view_as(phi), d_similarity.mT, compared)
+        if ctx.needs_input_grad[1]:
+            old_gram = seen * d_similarity
+            old_gram = old_gram if twice is None else old_gram.baddbmm_(acting.mT, twice, alpha=0.5)
         return (
-            torch.baddbmm(torch.bmm(rows, weights.mT).view_as(phi), d_similarity.mT, compared),
-            torch.baddbmm(seen * d_similarity, acting.mT, half) if ctx.needs_input_grad[1] else None,
+            old_phi,
+            old_gram,
             torch.bmm(phi.view(len(weights), -1, width).mT, rows),
             (d_similarity * gram).sum(dim=(1, 2), keepdim=True),
-            (d_acting * similarity).sum(dim=(1, 2), keepdim=True),
-            d_acting.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None],
+            None if d_acting is None else (d_acting * similarity).sum(dim=(1, 2), keepdim=True),
+            None if d_acting is None else d_acting.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None],
         )
+
+
+def unit_norm(x: Float[Tensor, "graphs nodes width"], dims: tuple[int, ...] = (1, 2)) -> Float[Tensor, "graphs nodes width"]:
+    """``x / |x|``, the norm over some dimensions."""
+    return _UnitNorm.apply(x, dims)  # pyright: ignore[reportReturnType]
+
+
+def unit_trace(x: Float[Tensor, "graphs nodes nodes"]) -> Float[Tensor, "graphs nodes nodes"]:
+    """``x / trace x``."""
+    return _UnitTrace.apply(x)  # pyright: ignore[reportReturnType]
+
+
+class _UnitNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...]) -> Tensor:
+        inverse = torch.linalg.vector_norm(x, dim=dims, keepdim=True).reciprocal_()
+        y = x * inverse
+        ctx.save_for_backward(y, inverse)
+        ctx.dims = dims
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        y, inverse = ctx.saved_tensors
+        d = gradients[0]
+        along = (d * y).sum(dim=ctx.dims, keepdim=True)
+        return torch.addcmul(d, y, along, value=-1).mul_(inverse), None
+
+
+class _UnitTrace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        inverse = x.diagonal(dim1=1, dim2=2).sum(-1).reciprocal_()[:, None, None]
+        y = x * inverse
+        ctx.save_for_backward(y, inverse)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        y, inverse = ctx.saved_tensors
+        d = gradients[0]
+        along = (d * y).sum(dim=(1, 2), keepdim=True).mul_(inverse)
+        d = d * inverse
+        d.diagonal(dim1=1, dim2=2).sub_(along[:, 0])
+        return d

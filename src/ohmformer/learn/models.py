@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.learn.layer import layer
+from ohmformer.learn.layer import layer, unit_norm, unit_trace
 from ohmformer.learn.tasks import Batch
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Layout, Program
 from ohmformer.transformer.dense import DenseLayer, LinearTransformer
@@ -61,9 +61,9 @@ def efficient_answer(
     seen, stay = alpha_k * alpha_q, 1 + alpha_r
     for l, together in enumerate(_side_by_side(weights)):
         phi, gram = layer(phi, gram, together, seen[:, l], alpha_v[:, l], stay[:, l])
-        phi = phi * _inverse_norms(phi, 0, normalization)
+        phi = unit_norm(phi, (1, 2) if normalization.features == "frobenius" else (1,))
         if normalization.incidence == "frobenius":
-            gram = gram * gram.diagonal(dim1=-2, dim2=-1).sum(-1).reciprocal()[:, None, None]
+            gram = unit_trace(gram)
     return phi[..., width // 2 :].unflatten(0, (-1, graphs))
 
 
@@ -143,11 +143,8 @@ def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:
 
 def _inverse_norms(x: Tensor, edges: int, normalization: Normalization) -> Tensor:
     """One over the norms that the policy sets to one, to be multiplied with ``[B | Phi]``."""
-    if not edges and normalization.features == "frobenius":
-        return torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).reciprocal()
     columns = x.square().sum(dim=-2, keepdim=True)
     incidence, phi = columns[..., :edges], columns[..., edges:]
     incidence = incidence.sum(-1, keepdim=True) if normalization.incidence == "frobenius" else torch.ones_like(phi[..., :1])
     phi = phi.sum(-1, keepdim=True).expand_as(phi) if normalization.features == "frobenius" else phi
-    squares = torch.cat([incidence.expand(-1, -1, edges), phi], dim=-1) if edges else phi
-    return squares.rsqrt()
+    return torch.cat([incidence.expand(-1, -1, edges), phi], dim=-1).rsqrt()
