@@ -13,7 +13,7 @@ from measure import write_table
 from ohmformer.learn.setting import Setting
 from ohmformer.learn.train import train
 
-BUDGETS = {3: 40.0, 5: 90.0, 9: 180.0}
+BUDGETS = {3: 38.0, 5: 85.0, 9: 170.0}
 """Seconds by depth."""
 GOALS = {3: -7.0, 5: -11.0, 9: -14.0}
 RUNS = Path("runs/learn-depths")

@@ -57,7 +57,7 @@ class Preset:
 
 PRESETS = {
     "quick": Preset((1, 3, 5), 1, 60, 40),
-    "standard": Preset((1, 3, 5, 7, 9), 3, 500, 300),
+    "standard": Preset((1, 3, 5, 7, 9), 2, 100, 150),
     "paper": Preset((1, 3, 5, 7, 9), 3, 0, 1000),
 }
 """``paper`` takes the authors' own numbers of steps and graphs for matrices."""
