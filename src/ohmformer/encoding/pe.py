@@ -272,7 +272,7 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
                 phi = unit(eye[:, None].expand(-1, self.hidden, -1, -1).flatten(1, 2), self.hidden)
                 state = graphs.state(block) if self.evolve else graphs.fixed_state(block)
                 phi = moving_layers(state, phi, layers).unflatten(1, (self.hidden, -1))
-                phi = phi.diagonal(dim1=2, dim2=3).mT * real.sum(1)[:, None, None].sqrt()
+                phi = phi.diagonal(dim1=2, dim2=3).mT * real.sum(1)[:, None, None].to(phi).sqrt()
             else:
                 phi = spectral_layers(block.of(graphs.buffer), real, layers, graphs.after_first(block))
             done.append(phi.reshape(-1, self.hidden))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ohmformer.encoding.dynamics import TINY
+from ohmformer.encoding.dynamics import on_spectrum
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 
@@ -43,23 +43,7 @@ def channels(
     *,
     restore: bool = False,
 ) -> Float[Tensor, "graphs width hidden"]:
-    """``p`` of every channel on every eigenvalue after all layers.
-
-    As they leave the model, channels have the norm of the identity, whatever the graph. With ``restore`` they are multiplied
-    by the norms that the layers divided by: a channel that walks then gives return probabilities, not multiples of them.
-    """
+    """``p`` of every channel on every eigenvalue after all layers, see :func:`~ohmformer.encoding.dynamics.on_spectrum`."""
     if model.phi0 != "diagonal" or model.evolve or model.degrees != "gram":
         raise ValueError(f"expected phi0='diagonal' with B fixed and Gram degrees, got {model.config}")
-    real = (torch.arange(values.shape[1], device=values.device) < sizes[:, None]).to(values)
-    scale = sizes.to(values).sqrt()[:, None, None]
-    p = (real[:, :, None] / scale).expand(-1, -1, model.hidden)
-    for layer in model._layers():
-        # p <- p (skip + value (gram lambda + phi sum_c product_c p_c^2)), then over its norm
-        similarity = torch.stack([values, p.square() @ layer.product], dim=2)
-        weight = torch.stack([layer.value * layer.gram, layer.value * layer.phi])
-        p = p * (similarity @ weight + layer.skip)
-        square = p.square().sum(1, keepdim=True).add(TINY)
-        p = p * square.rsqrt()
-        if restore:
-            scale = scale * square.sqrt()
-    return p * scale
+    return on_spectrum(values, sizes, model._layers(), restore=restore)
