@@ -195,10 +195,10 @@ def _advance_matrices(
     return {**{f"weights.{name}": w for name, w in weights.items()}, **moments}, losses
 
 
-def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS) -> dict[str, list[Any]]:
-    """Losses on fresh graphs, in float64 and by the library's own models, for every seed."""
+def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS, *, seed: int = 0) -> dict[str, list[Any]]:
+    """Losses on fresh graphs, drawn by ``seed``, in float64 and by the library's own models, for every seed of the run."""
     setting = run.setting
-    batch = draw(setting.task, setting.distribution, [generator(0, 0, "test")], graphs, torch.float64)
+    batch = draw(setting.task, setting.distribution, [generator(seed, 0, "test")], graphs, torch.float64)
     losses: dict[str, list[Any]] = {}
     for index in range(setting.seeds):
         answer, target = answers(run, index, batch), batch.target[0]
