@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from _ohmformer_networkx import get_info
+from ohmformer.integrations import currents
 from ohmformer.integrations import networkx_backend as backend
 from tests.strategies import connected
 
@@ -298,7 +299,7 @@ def test_slices_change_no_answer(monkeypatch):
 
     whole = answers()
     for cells in (90, 300):  # 2 and 7 columns a slice; 16 x 90 < 40 x 40, so the columns of L^+ do not fit
-        monkeypatch.setattr(backend, "CELLS", cells)
+        monkeypatch.setattr(currents, "CELLS", cells)
         for mine, theirs in zip(answers(), whole, strict=True):
             same(mine, theirs)
 
@@ -311,7 +312,9 @@ def test_graphs_of_many_nodes_go_through_the_sparse_engines(monkeypatch):
     inverse = np.linalg.pinv(nx.laplacian_matrix(graph, weight="w").toarray(), hermitian=True)
     far = len(graph) * np.diag(inverse) + np.trace(inverse)
     from_seven = np.diag(inverse) + inverse[7, 7] - 2 * inverse[7]
-    for dense in (backend.DENSE, 100):
+    for dense, cells in ((currents.DENSE, currents.CELLS), (100, currents.CELLS), (100, 50_000)):
+        monkeypatch.setattr(currents, "CELLS", cells)
+        monkeypatch.setattr(currents, "DENSE", dense)
         monkeypatch.setattr(backend, "DENSE", dense)
         found = nx.current_flow_closeness_centrality(graph, weight="w", backend="ohmformer")
         np.testing.assert_allclose(list(found.values()), 1 / far, rtol=1e-8)

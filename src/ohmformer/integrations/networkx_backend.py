@@ -16,7 +16,7 @@ networkx, see :func:`should_run`. And edges come as keys ``(u, v)`` with u first
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,7 @@ from torch import Tensor
 import ohmformer as ohm
 from ohmformer import circuit
 from ohmformer.graph import Graph
-
-TOL = 1e-9
-DENSE = 8000
-"""Nodes up to which LAPACK's eigenvectors are for asking and a sparse LU is sure to fit."""
-CELLS = 1 << 22
-"""Numbers in a slice of work."""
-
+from ohmformer.integrations.currents import DENSE, ask, at_nodes, pair_flows, pair_potentials, pinv_diagonal, slice_width
 
 # ---------------------------------------------------------------------------------------------------- the graph
 
@@ -172,15 +166,15 @@ def resistance_distance(
             raise nx.NetworkXError(f"expected {name} to be a node of the graph, got {node!r}")
     graph = _connected(G.circuit(G.conductances(weight, invert_weight)))
     if nodeA is None and nodeB is None:
-        rows = _ask(ohm.effective_resistance, graph, "all").tolist()
+        rows = ask(ohm.effective_resistance, graph, "all").tolist()
         return {node: dict(zip(G.nodes, row, strict=True)) for node, row in zip(G.nodes, rows, strict=True)}
     if nodeA is not None and nodeB is not None:
         pair = torch.tensor([[G.nodes.index(nodeA), G.nodes.index(nodeB)]])
-        return float(_ask(ohm.effective_resistance, graph, pair))
+        return float(ask(ohm.effective_resistance, graph, pair))
     node = G.nodes.index(nodeB if nodeA is None else nodeA)
     others = torch.arange(len(G))
     pairs = torch.stack([torch.full_like(others, node), others], dim=1)
-    values = [_ask(ohm.effective_resistance, graph, part) for part in pairs.split(_columns(graph))]
+    values = [ask(ohm.effective_resistance, graph, part) for part in pairs.split(slice_width(graph))]
     return dict(zip(G.nodes, torch.cat(values).tolist(), strict=True))
 
 
@@ -189,7 +183,7 @@ def effective_graph_resistance(G: BackendGraph, weight: Any = None, invert_weigh
     if not len(G):
         raise nx.NetworkXError("expected a graph with at least one node, got none")
     graph = G.circuit(G.conductances(weight, invert_weight))
-    return math.inf if graph.num_components > 1 else len(G) * float(_pinv_diagonal(graph).sum())
+    return math.inf if graph.num_components > 1 else len(G) * float(pinv_diagonal(graph).sum())
 
 
 def current_flow_closeness_centrality(
@@ -198,7 +192,7 @@ def current_flow_closeness_centrality(
     """``1 / sum_w R_vw``, where ``sum_w R_vw = n L^+_vv + tr L^+``."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
-    diagonal = _pinv_diagonal(graph)
+    diagonal = pinv_diagonal(graph)
     return {v: 1 / far for v, far in zip(G.nodes, (len(G) * diagonal + diagonal.sum()).tolist(), strict=True)}
 
 
@@ -212,7 +206,7 @@ def current_flow_betweenness_centrality(
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     n = len(G)
-    through = _at_nodes(graph, _pair_flows(graph, [torch.arange(n)])) - (n - 1)
+    through = at_nodes(graph, pair_flows(graph, [torch.arange(n)])) - (n - 1)
     return {v: x / _pairs_counted(n, normalized) for v, x in zip(G.nodes, through.tolist(), strict=True)}
 
 
@@ -229,7 +223,7 @@ def current_flow_betweenness_centrality_subset(
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     n = len(G)
-    through = _at_nodes(graph, _pair_flows(graph, [_numbers(G, sources), _numbers(G, targets)])) / 2
+    through = at_nodes(graph, pair_flows(graph, [_numbers(G, sources), _numbers(G, targets)])) / 2
     return {v: x / _pairs_counted(n, normalized) + 1.0 / (2 - n) for v, x in zip(G.nodes, through.tolist(), strict=True)}
 
 
@@ -239,7 +233,7 @@ def edge_current_flow_betweenness_centrality(
     """``|I_e|`` summed over all pairs of nodes, for every edge."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
-    flows = _pair_flows(graph, [torch.arange(len(G))])
+    flows = pair_flows(graph, [torch.arange(len(G))])
     return _by_edge(G, graph, flows, _pairs_counted(len(G), normalized))
 
 
@@ -255,7 +249,7 @@ def edge_current_flow_betweenness_centrality_subset(
     """``|I_e| / 2`` summed over pairs of a source and a target, for every edge."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
-    flows = _pair_flows(graph, [_numbers(G, sources), _numbers(G, targets)]) / 2
+    flows = pair_flows(graph, [_numbers(G, sources), _numbers(G, targets)]) / 2
     return _by_edge(G, graph, flows, _pairs_counted(len(G), normalized))
 
 
@@ -287,10 +281,10 @@ def approximate_current_flow_betweenness_centrality(
     _check_solver(solver)
     ends = torch.tensor([seed.sample(range(n), 2) for _ in range(k)], dtype=torch.long).reshape(k, 2)
     through = torch.zeros(n, dtype=torch.float64)
-    for part in ends.split(_columns(graph)):
+    for part in ends.split(slice_width(graph)):
         column = torch.arange(len(part))
-        flow = circuit.flow(graph, _pair_potentials(graph, part)).abs()
-        inside = _at_nodes(graph, flow)
+        flow = circuit.flow(graph, pair_potentials(graph, part)).abs()
+        inside = at_nodes(graph, flow)
         inside[part.t(), column] = 0.0
         through += inside.sum(1)
     scale = c / (2 * k) * (1.0 if normalized else (n - 1) * (n - 2) / 2)
@@ -389,7 +383,7 @@ def _fiedler(graph: Graph, normalized: bool, method: str) -> tuple[float, np.nda
         x = _scaled_eigenvector(graph, root)
         potential = root * x
     else:
-        potential = x = _ask(ohm.eigenvectors, graph, 1)[:, 0]
+        potential = x = ask(ohm.eigenvectors, graph, 1)[:, 0]
     energy = circuit.primal_energy(graph, circuit.flow(graph, potential))
     first = x[x.abs() > 1e-9][0]
     return float(energy), (x * -torch.sign(first)).numpy()
@@ -406,98 +400,6 @@ def _scaled_eigenvector(graph: Graph, root: Float[Tensor, " nodes"]) -> Float[Te
 
 
 # ---------------------------------------------------------------------------------------------------- common
-
-
-def _ask(question: Callable[..., ohm.Answer], graph: Graph, *args: Any, **options: Any) -> Tensor:
-    """The front door at TOL, by a direct solver where one fits; what it refuses is not implemented here."""
-    if question is not ohm.eigenvectors:
-        options["method"] = "direct" if graph.num_nodes <= DENSE else "auto"
-    try:
-        return question(graph, *args, tol=TOL, **options).value
-    except ValueError as error:
-        raise NotImplementedError(str(error)) from error
-
-
-def _columns(graph: Graph) -> int:
-    """How many demands make a slice; all of them for graphs that are solved whole."""
-    return max(CELLS // max(graph.num_nodes, 1), 1)
-
-
-def _units(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Float[Tensor, "nodes chosen"]:
-    """The columns of ``L^+`` of some nodes."""
-    demands = torch.zeros(graph.num_nodes, len(nodes), dtype=torch.float64)
-    demands[nodes, torch.arange(len(nodes))] = 1.0
-    return _ask(ohm.potentials, graph, demands, center=True)
-
-
-def _pair_potentials(graph: Graph, pairs: Int[Tensor, "pairs 2"]) -> Float[Tensor, "nodes pairs"]:
-    """``L^+ (e_u - e_v)`` for every pair."""
-    demands = torch.zeros(graph.num_nodes, len(pairs), dtype=torch.float64)
-    column = torch.arange(len(pairs))
-    demands[pairs[:, 0], column] = 1.0
-    demands[pairs[:, 1], column] = -1.0
-    return _ask(ohm.potentials, graph, demands)
-
-
-def _pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
-    """The diagonal of ``L^+`` of a connected graph: by Cholesky where ``L + t J / n`` allows, else by slices of columns.
-
-    With t the mean degree, ``(L + t J / n)^-1 = L^+ + J / (n t)``.
-    """
-    n = graph.num_nodes
-    if 1 < n <= DENSE // 2:
-        matrix = graph.laplacian()
-        t = float(matrix.diagonal().mean())
-        factor, failed = torch.linalg.cholesky_ex(matrix + t / n)
-        pivots = factor.diagonal()
-        if not failed and float(pivots.min()) > 1e-3 * float(pivots.max()):
-            return torch.cholesky_inverse(factor).diagonal() - 1 / (n * t)
-    parts = torch.arange(n).split(_columns(graph))
-    return torch.cat([_units(graph, part)[part, torch.arange(len(part))] for part in parts])
-
-
-def _pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
-    """``sum |I_e|`` over all pairs within one group of nodes, or over the pairs between two.
-
-    A unit from s to t drives ``f_s - f_t`` through an edge, with ``f_s = c (L^+_us - L^+_vs)``, so the sum over pairs is one
-    over differences of numbers. Within a group it takes a sort; between two it is that of their union less those of each.
-    """
-    nodes = torch.cat(groups)
-    total = torch.zeros(graph.num_edges, dtype=torch.float64)
-    for part, rows in _edge_rows(graph, nodes):
-        sums = _sum_of_differences(rows)
-        if len(groups) == 2:
-            for group in np.split(rows, [len(groups[0])], axis=1):
-                sums = sums - _sum_of_differences(group)
-        total[part] = torch.as_tensor(sums)
-    return total
-
-
-def _edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[slice, Float[np.ndarray, "part chosen"]]]:
-    """For slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit from each of some nodes s.
-
-    From the columns of ``L^+`` of those nodes while these fit, else from those of the edges, slice by slice.
-    """
-    fits = graph.num_nodes * len(nodes) <= 16 * CELLS
-    columns = _units(graph, nodes) if fits else None
-    step = _columns(graph)
-    for start in range(0, graph.num_edges, step):
-        part = slice(start, start + step)
-        tail, head = ends = graph.edge_index[:, part]
-        drop = columns[tail] - columns[head] if columns is not None else _pair_potentials(graph, ends.t())[nodes].t()
-        yield part, (drop / graph.resistance[part, None]).numpy()
-
-
-def _sum_of_differences(rows: Float[np.ndarray, "rows k"]) -> Float[np.ndarray, " rows"]:
-    """``sum over i < j of |x_i - x_j|`` in every row: sorted, the i-th of k is above i others and below k - 1 - i."""
-    k = rows.shape[1]
-    return np.sort(rows, axis=1) @ (2.0 * np.arange(k) - (k - 1))
-
-
-def _at_nodes(graph: Graph, flow: Tensor) -> Tensor:
-    """What every node sees of the flow along its edges, ``(edges, ...)`` to ``(nodes, ...)``."""
-    tail, head = graph.edge_index
-    return flow.new_zeros(graph.num_nodes, *flow.shape[1:]).index_add(0, tail, flow).index_add(0, head, flow)
 
 
 def _by_edge(G: BackendGraph, graph: Graph, flows: Float[Tensor, " edges"], pairs: float) -> dict[tuple[Any, Any], float]:

@@ -1,0 +1,112 @@
+"""Currents between many pairs of nodes at once, and their sums: the numerics of the networkx backend, without networkx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import ohmformer as ohm
+from ohmformer.graph import Graph
+
+TOL = 1e-9
+DENSE = 8000
+"""Nodes up to which LAPACK's eigenvectors are for asking and a sparse LU is sure to fit."""
+CELLS = 1 << 22
+"""Numbers in a slice of work."""
+
+
+def ask(question: Callable[..., ohm.Answer], graph: Graph, *args: Any, **options: Any) -> Tensor:
+    """The front door at TOL, by a direct solver where one fits; what it refuses is not implemented here."""
+    if question is not ohm.eigenvectors:
+        options["method"] = "direct" if graph.num_nodes <= DENSE else "auto"
+    try:
+        return question(graph, *args, tol=TOL, **options).value
+    except ValueError as error:
+        raise NotImplementedError(str(error)) from error
+
+
+def slice_width(graph: Graph) -> int:
+    """How many demands make a slice; all of them for graphs that are solved whole."""
+    return max(CELLS // max(graph.num_nodes, 1), 1)
+
+
+def units(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Float[Tensor, "nodes chosen"]:
+    """The columns of ``L^+`` of some nodes."""
+    demands = torch.zeros(graph.num_nodes, len(nodes), dtype=torch.float64)
+    demands[nodes, torch.arange(len(nodes))] = 1.0
+    return ask(ohm.potentials, graph, demands, center=True)
+
+
+def pair_potentials(graph: Graph, pairs: Int[Tensor, "pairs 2"]) -> Float[Tensor, "nodes pairs"]:
+    """``L^+ (e_u - e_v)`` for every pair."""
+    demands = torch.zeros(graph.num_nodes, len(pairs), dtype=torch.float64)
+    column = torch.arange(len(pairs))
+    demands[pairs[:, 0], column] = 1.0
+    demands[pairs[:, 1], column] = -1.0
+    return ask(ohm.potentials, graph, demands)
+
+
+def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
+    """The diagonal of ``L^+`` of a connected graph: by Cholesky where ``L + t J / n`` allows, else by slices of columns.
+
+    With t the mean degree, ``(L + t J / n)^-1 = L^+ + J / (n t)``.
+    """
+    n = graph.num_nodes
+    if 1 < n <= DENSE // 2:
+        matrix = graph.laplacian()
+        t = float(matrix.diagonal().mean())
+        factor, failed = torch.linalg.cholesky_ex(matrix + t / n)
+        pivots = factor.diagonal()
+        if not failed and float(pivots.min()) > 1e-3 * float(pivots.max()):
+            return torch.cholesky_inverse(factor).diagonal() - 1 / (n * t)
+    parts = torch.arange(n).split(slice_width(graph))
+    return torch.cat([units(graph, part)[part, torch.arange(len(part))] for part in parts])
+
+
+def pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
+    """``sum |I_e|`` over all pairs within one group of nodes, or over the pairs between two.
+
+    A unit from s to t drives ``f_s - f_t`` through an edge, with ``f_s = c (L^+_us - L^+_vs)``, so the sum over pairs is one
+    over differences of numbers. Within a group it takes a sort; between two it is that of their union less those of each.
+    """
+    nodes = torch.cat(groups)
+    total = torch.zeros(graph.num_edges, dtype=torch.float64)
+    for part, rows in edge_rows(graph, nodes):
+        sums = _sum_of_differences(rows)
+        if len(groups) == 2:
+            for group in np.split(rows, [len(groups[0])], axis=1):
+                sums = sums - _sum_of_differences(group)
+        total[part] = torch.as_tensor(sums)
+    return total
+
+
+def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[slice, Float[np.ndarray, "part chosen"]]]:
+    """For slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit from each of some nodes s.
+
+    From the columns of ``L^+`` of those nodes while these fit, else from those of the edges, slice by slice.
+    """
+    fits = graph.num_nodes * len(nodes) <= 16 * CELLS
+    columns = units(graph, nodes) if fits else None
+    step = slice_width(graph)
+    for start in range(0, graph.num_edges, step):
+        part = slice(start, start + step)
+        tail, head = ends = graph.edge_index[:, part]
+        drop = columns[tail] - columns[head] if columns is not None else pair_potentials(graph, ends.t())[nodes].t()
+        yield part, (drop / graph.resistance[part, None]).numpy()
+
+
+def _sum_of_differences(rows: Float[np.ndarray, "rows k"]) -> Float[np.ndarray, " rows"]:
+    """``sum over i < j of |x_i - x_j|`` in every row: sorted, the i-th of k is above i others and below k - 1 - i."""
+    k = rows.shape[1]
+    return np.sort(rows, axis=1) @ (2.0 * np.arange(k) - (k - 1))
+
+
+def at_nodes(graph: Graph, flow: Tensor) -> Tensor:
+    """What every node sees of the flow along its edges, ``(edges, ...)`` to ``(nodes, ...)``."""
+    tail, head = graph.edge_index
+    return flow.new_zeros(graph.num_nodes, *flow.shape[1:]).index_add(0, tail, flow).index_add(0, head, flow)
