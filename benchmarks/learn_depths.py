@@ -65,11 +65,13 @@ def main() -> None:
         "steps",
         "graphs a seed",
     ]
+    missed = [f"{row[0]} on {row[1]} at {row[2]} layers" for row in rows if float(row[3]) > float(row[6])]
     budgets = ", ".join(f"{seconds:.0f} s at {layers} layers" for layers, seconds in BUDGETS.items())
     notes = (
         "Natural logs of the paper's loss (per demand), means of seeds 0, 1, 2 on 4,000 fresh graphs. One thread a setting, "
         f"{arguments.processes} settings side by side; budgets of {budgets}. Every seed starts from twelve disturbed "
-        "copies of the lemma. Heat leaves B as it is, the others follow the paper."
+        "copies of the lemma. Heat leaves B as it is, the others follow the paper. "
+        f"Goals missed: {', '.join(missed) or 'none'}."
     )
     print(write_table("learn_depths", "Trained from a lemma, within seconds", header, rows, notes=notes))
 
