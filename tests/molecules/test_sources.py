@@ -36,6 +36,19 @@ def test_a_column_of_numbers_replaces_the_penalised_logp(tmp_path: Path):
     assert found.train.parts[:, 0].tolist() == found.train.row.tolist()
 
 
+def test_a_run_that_says_how_many_molecules_it_takes_reads_little_more(tmp_path: Path):
+    lines = [f"{'C' * (2 + i % 9)}O,{i}" for i in range(3000)]
+    lines[::50] = [f"nothing,{i}" for i in range(0, 3000, 50)]
+    path = _write(tmp_path / "m.csv", ["smiles,y", *lines])
+    found = tables(RunConfig(data=str(path), target="y", train=20, valid=5, test=5))
+    assert [len(t) for t in (found.train, found.valid, found.test)] == [20, 5, 5]
+    assert found.train.parts[:, 0].tolist() == found.train.row.tolist()
+    assert max(found.train.row.tolist()) > 1000
+    listed = next((tmp_path / "cache").glob("*.bad.csv")).read_text().splitlines()[1:]
+    assert all(int(line.split(",")[0]) % 50 == 0 for line in listed)
+    assert 1 <= len(listed) < 20
+
+
 def test_without_a_training_file_the_validation_file_serves_both(tmp_path: Path):
     _write(tmp_path / "zinc_valid.smi", ["smiles", *SMILES])
     _write(tmp_path / "zinc_test.smi", SMILES[:4])

