@@ -137,7 +137,7 @@ def draw_figure(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> Figure
 
     columns = 3 if figure != "fig3" else 4
     rows = 2 if figure == "fig2" else 1
-    canvas = Canvas(figsize=(4.2 * columns, 3.8 * rows), layout="constrained")
+    canvas = Canvas(figsize=(4.2 * columns, 4.6 * rows), layout="constrained")
     axes = canvas.subplots(rows, columns, squeeze=False)
     if figure == "fig2":
         for row, (_, loss) in zip(axes, PANELS[figure], strict=True):
@@ -183,9 +183,15 @@ def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured:
         for statement, rows in lemma_losses(setting.task, graphs, tuple(depths)).items():
             values = [row[measured] for row in rows]
             axis.plot(depths, values, ":", color=colours.get(graphs), alpha=0.6, label=f"{graphs.upper()}, {statement}")
-    axis.set(title=title, xlabel="layers", ylabel=f"{measured.replace('_', ' ')} (natural)", xticks=depths)
-    axis.legend(fontsize=7)
+    measure = {"log_demand": "log loss per demand", "log_frobenius": "log Frobenius loss"}
+    label = measure.get(measured, f"log loss_{measured.removeprefix('log_')}")
+    axis.set(title=title, xlabel="layers", ylabel=f"{label} (natural)", xticks=depths)
+    _legend_below(axis)
     axis.grid(alpha=0.3)
+
+
+def _legend_below(axis: Axes) -> None:
+    axis.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False)
 
 
 def _is(job: Job, graphs: str, init: str) -> bool:
@@ -203,7 +209,7 @@ def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int,
         colour = colormaps["viridis"](i / count)
         axis.plot(depths, [math.log(x) for x in means], marker="o", color=colour, label=f"loss_{i + 1}")
     axis.set(title=f"each loss, {graphs.upper()}", xlabel="layers", ylabel="log loss_i (natural)", xticks=depths)
-    axis.legend(fontsize=7, ncols=2)
+    _legend_below(axis)
     axis.grid(alpha=0.3)
 
 
