@@ -64,6 +64,16 @@ def test_a_folder_of_another_run_is_a_sentence(small: RunConfig, data: RunData, 
         train(small, data, tmp_path, accelerator="cpu")
 
 
+def test_a_checkpoint_with_other_weights_is_a_sentence(small: RunConfig, data: RunData, tmp_path: Path):
+    with pytest.raises(Killed):
+        train(small, data, tmp_path, accelerator="cpu", progress=_kill_after(2))
+    kept = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    kept["state_dict"] = {name.replace("readout", "head"): x for name, x in kept["state_dict"].items()}
+    torch.save(kept, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"expected the weights of this run .* got others \(model.readout"):
+        train(small, data, tmp_path, accelerator="cpu")
+
+
 def test_a_full_disk_leaves_earlier_checkpoints_intact(small: RunConfig, data: RunData, tmp_path: Path, monkeypatch):
     with pytest.raises(Killed):
         train(small, data, tmp_path, accelerator="cpu", progress=_kill_after(2))

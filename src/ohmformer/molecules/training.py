@@ -234,6 +234,8 @@ def train(
         module.model.encoding.calibrate(data.train)
         with whole_file(folder / "config.json") as temporary:
             temporary.write_text(config.json())
+    else:
+        _check_weights(module, last)
     trainer = _trainer(config, folder, config.epochs, devices, accelerator, progress)
     try:
         with warnings.catch_warnings():
@@ -256,6 +258,16 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
         other = RunConfig.of(json.loads(path.read_text()))
         if other != config:
             raise ValueError(f"expected the run of {folder}, got another: {other.differences(config)}")
+
+
+def _check_weights(module: Regression, path: Path) -> None:
+    """A ValueError if a checkpoint holds other weights than the model has, as one of another version may."""
+    kept = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
+    mine = {name: x.shape for name, x in module.state_dict().items()}
+    other = sorted(name for name, x in mine.items() if name not in kept or kept[name].shape != x)
+    other += sorted(set(kept) - set(mine))
+    if other:
+        raise ValueError(f"expected the weights of this run in {path}, got others ({other[0]}); move it to begin again")
 
 
 def _trainer(
