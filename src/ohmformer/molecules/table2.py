@@ -88,8 +88,11 @@ def markdown(runs: Iterable[Run]) -> str:
 
 
 def _title(config: RunConfig) -> str:
-    extras = [name for name, on in (("relabelled every epoch", config.relabel), (config.order, config.order != "canonical"),
-                                    (f"pretrained {config.pretrain} epochs", config.pretrain)) if on]  # fmt: skip
+    epochs = f"pretrained {config.pretrain} epoch{'s' * (config.pretrain > 1)}"
+    extras = {
+        "relabelled every epoch": config.relabel, config.order: config.order != "canonical", epochs: config.pretrain > 0,
+    }  # fmt: skip
+    extras = [name for name, on in extras.items() if on]
     return config.encoding + (f" ({', '.join(extras)})" if extras else "")
 
 
@@ -116,6 +119,7 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
         axes.plot(range(1, len(run.valid) + 1), run.valid, color=colour, label=label, linewidth=1.2)
     data = ", ".join(dict.fromkeys(Path(run.config.data).name for run in runs))
     axes.set(title=f"Validation error while training: {data}", xlabel="epoch", ylabel="mean absolute error", yscale="log")
+    axes.locator_params(axis="x", integer=True)
     for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         which("{x:.2g}")
     axes.legend(frameon=False)
