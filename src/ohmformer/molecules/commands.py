@@ -95,7 +95,7 @@ def run_in(run, folder: Path, *, smiles: Path | None, column: str = "smiles", de
         found = tables(run, smiles=smiles, column=column, workers=workers, progress=lambda n: bar.update(task, completed=n))
         bar.update(task, description="training", completed=0, total=run.epochs)
 
-        def show(row: dict[str, float], epochs: int) -> None:
+        def show(row: dict[str, int | float], epochs: int) -> None:
             note = f"training: error {row['train']:.4f}, validation {row['valid']:.4f}, {row['seconds']:.1f} s an epoch"
             bar.update(task, completed=row["epoch"] + 1, total=epochs, description=note)
 

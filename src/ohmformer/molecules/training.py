@@ -82,7 +82,7 @@ class Regression(L.LightningModule):
         super().__init__()
         self.config, self.data = config, data
         self.model = MoleculeModel(config, len(data.labels), data.most_nodes)
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, int | float]] = []
         self._sums = [0.0, 0.0]
         self._began = 0.0
 
@@ -197,7 +197,7 @@ class WholeFiles(TorchCheckpointIO):
 
 
 class _History(Callback):
-    def __init__(self, path: Path, progress: Callable[[dict[str, float], int], None] | None) -> None:
+    def __init__(self, path: Path, progress: Callable[[dict[str, int | float], int], None] | None) -> None:
         self.path, self.progress = path, progress
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -217,7 +217,7 @@ def train(
     *,
     devices: int = 1,
     accelerator: str = "auto",
-    progress: Callable[[dict[str, float], int], None] | None = None,
+    progress: Callable[[dict[str, int | float], int], None] | None = None,
 ) -> dict[str, Any]:
     """Train, or go on training, and test the best weights; the content of ``result.json``.
 
