@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,7 @@ from ohmformer.files import whole_file
 from ohmformer.molecules.features import describe
 
 FORMAT = "ohmformer molecules 1"
-CHUNK = 100
+CHUNK = 500
 """Molecules that a process takes at a time."""
 LOGP, ACCESSIBILITY, RING, NETWORKX_RING = range(4)
 """Columns of :attr:`MoleculeTable.parts`."""
@@ -173,25 +172,15 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _results(chunks: Iterator[tuple[int, list[str]]], workers: int) -> Iterator[tuple[MoleculeTable, Bad]]:
-    """Chunk by chunk, in order. This process is one of the workers, and at work while the others start."""
+    """Chunk by chunk, in order, with at most a few chunks under way."""
     if workers <= 1:
         yield from map(_process, chunks)
         return
-    with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
-        theirs = deque(pool.submit(_process, chunk) for chunk in itertools.islice(chunks, 2 * (workers - 1)))
-        waiting: deque[Future] = deque(theirs)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("forkserver")) as pool:
+        waiting = [pool.submit(_process, chunk) for chunk in itertools.islice(chunks, 4 * workers)]
         while waiting:
-            while theirs and theirs[0].done():
-                theirs.popleft()
-                more = [pool.submit(_process, chunk) for chunk in itertools.islice(chunks, 1)]
-                theirs += more
-                waiting += more
-            if not waiting[0].done() and (chunk := next(chunks, None)) is not None:
-                ours = Future()
-                ours.set_result(_process(chunk))
-                waiting.append(ours)
-            else:
-                yield waiting.popleft().result()
+            yield waiting.pop(0).result()
+            waiting += [pool.submit(_process, chunk) for chunk in itertools.islice(chunks, 1)]
 
 
 def _process(chunk: tuple[int, list[str]]) -> tuple[MoleculeTable, Bad]:
