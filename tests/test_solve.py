@@ -76,6 +76,14 @@ def test_large_graphs_go_through_the_sparse_engine(large):
     torch.testing.assert_close(answer.value, truth, rtol=1e-5, atol=1e-6 * float(truth.abs().max()))
 
 
+def test_memory_of_huge_pages_gives_the_same_answers(large, monkeypatch):
+    psi = demands_for(large, k=3)
+    monkeypatch.setattr(sparse, "BEYOND_CACHE", 100)
+    answer = ohm.potentials(large, psi, tol=1e-9)
+    truth = exact.potentials(large, psi)
+    torch.testing.assert_close(answer.value, truth, rtol=1e-7, atol=1e-8 * float(truth.abs().max()))
+
+
 def test_disconnected_large_graphs_are_solved_per_component():
     g = random_graph(1500, 6000, parts=3)
     assert g.num_components == 3
