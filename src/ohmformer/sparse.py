@@ -216,7 +216,7 @@ def panel_width(nodes: int) -> int:
 def workspace(nodes: int, columns: int, device: torch.device) -> Float[Tensor, "3 nodes columns"]:
     """What a round works in, to be used again by the next: on large graphs, fresh memory costs as much as some layers.
 
-    Beyond the cache it asks Linux for huge pages, which rows fetched out of main memory in no order are found through faster.
+    Beyond the cache it asks Linux for huge pages, through which rows in no order are found faster.
     """
     if nodes <= BEYOND_CACHE or device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(3, nodes, columns, dtype=torch.float32, device=device)

@@ -1,7 +1,8 @@
 """Pretraining: the encoding learns eigenvectors up to sign (appendix E of the paper), or several functions of L at once.
 
 - ``"eigenvectors"``: column i of the encoding is to be eigenvector i + 1 of ``N = D^-1/2 L D^-1/2``. The loss of a column p
-  of norm one is ``min(|v - p|^2, |v + p|^2) = 2 - 2 |v^T p|``: 0 is perfect, 2 is orthogonal.
+  of norm one is ``min(|v - p|^2, |v + p|^2) = 2 - 2 |v^T p|``: 0 is perfect, 2 is orthogonal. What is made small is the
+  root mean square of the columns' mean losses, so that the eigenvectors that are learned worst weigh most.
 - ``"multi"``: a linear map of the encoding, trained along and thrown away, is to give what is known of every node: the
   diagonals of ``N^+``, of its square root and of heat kernels, and the squares of the eigenvectors, all free of signs. The
   loss is one minus the explained part of the variance, on average.
@@ -121,7 +122,7 @@ def pretrain(
     progress: Callable[[int, int, float], None] | None = None,
     checkpoint: Path | None = None,
 ) -> float:
-    """Train in place with AdamW and a cosine; the mean loss of the last epoch. Stops before a step that is not finite.
+    """Train in place with AdamW and a cosine; the mean loss of the last epoch. A step that is not finite is left out.
 
     With ``checkpoint`` the model is saved to that folder after every epoch.
     """
@@ -148,7 +149,7 @@ def pretrain(
             encoding = model(edges, batch=batch, num_nodes=len(batch), generator=draw if model.phi0 == "random" else None)
             if head is None:
                 loss, there = sign_free_loss(encoding, targets, batch)
-                loss = loss.sum() / there.sum().clamp(min=1)
+                loss = (loss.sum(0) / there.sum(0).clamp(min=1)).square().mean().sqrt()
             else:
                 loss = (head(encoding) - (targets - center) / spread).square().mean()
             optimizer.zero_grad()
