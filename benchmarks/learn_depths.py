@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from measure import write_table
-from ohmformer.learn.setting import Setting
+from ohmformer.learn.setting import TOURNAMENT, Setting
 from ohmformer.learn.train import train
 
-BUDGETS = {3: 38.0, 5: 85.0, 9: 170.0}
+BUDGETS = {3: 37.0, 5: 55.0, 9: 120.0}
 """Seconds by depth."""
 GOALS = {3: -7.0, 5: -11.0, 9: -14.0}
 RUNS = Path("runs/learn-depths")
@@ -69,8 +69,8 @@ def main() -> None:
     budgets = ", ".join(f"{seconds:.0f} s at {layers} layers" for layers, seconds in BUDGETS.items())
     notes = (
         "Natural logs of the paper's loss (per demand), means of seeds 0, 1, 2 on 4,000 fresh graphs. One thread a setting, "
-        f"{arguments.processes} settings side by side; budgets of {budgets}. Every seed starts from twelve disturbed "
-        "copies of the lemma. Heat leaves B as it is, the others follow the paper. "
+        f"{arguments.processes} settings side by side; budgets of {budgets}. Every seed starts from "
+        f"{TOURNAMENT[0].starts} disturbed copies of the lemma. Heat leaves B as it is, the others follow the paper. "
         f"Goals missed: {', '.join(missed) or 'none'}."
     )
     print(write_table("learn_depths", "Trained from a lemma, within seconds", header, rows, notes=notes))

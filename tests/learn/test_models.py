@@ -108,20 +108,18 @@ def test_a_lemma_survives_the_way_through_scalars(task):
     torch.testing.assert_close(answer, plain)
 
 
-def test_gauss_newton_agrees_with_automatic_differentiation():
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gauss_newton_agrees_with_automatic_differentiation(normalize):
     setting = Setting("electric", layers=3, init="construction", seeds=1)
     numbers = initial_weights(setting)["scalars"][:, 0]
     values = torch.linalg.eigvalsh(draw("electric", setting.distribution, [generator(0, 0)], 6, torch.float64).gram)[..., 1:]
     squares = torch.randn(1, 6, 10, 9, generator=generator(0, 1), dtype=torch.float64).square()
     target = 1 / values
-
-    def respond(x: Tensor, eigenvalues: Tensor) -> Tensor:
-        return scalars.response(x, eigenvalues, normalize_incidence=True)
-
-    answer, jacobian = newton._jacobian(numbers, respond, values)
+    answer, jacobian = scalars.response_and_jacobian(numbers, values, normalize_incidence=normalize)
     _, half = newton._normal_equations(answer, jacobian, target, squares)
     x = numbers.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(scalars.loss(respond(x[:, None], values), target, squares).sum(), x)
+    response = scalars.response(x[:, None], values, normalize_incidence=normalize)
+    (gradient,) = torch.autograd.grad(scalars.loss(response, target, squares).sum(), x)
     torch.testing.assert_close(2 * half / 60, gradient.flatten(1), rtol=1e-7, atol=1e-12)
 
 

@@ -11,13 +11,11 @@ have not seen was tried: it is safer at the end and much slower on the way. Larg
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.learn.scalars import loss
+from ohmformer.learn.scalars import loss, response, response_and_jacobian
 
 TRIES = 8
 SHRINK, GROW = 1 / 3, 4.0
@@ -27,13 +25,14 @@ LEAST, MOST = 1e-9, 1e6
 def step(
     scalars: Float[Tensor, "seeds layers 10"],
     damping: Float[Tensor, " seeds"],
-    respond: Callable[[Tensor, Tensor], Tensor],
     eigenvalues: Float[Tensor, "seeds graphs m"],
     target: Float[Tensor, "seeds graphs m"],
     squares: Float[Tensor, "seeds graphs demands m"],
+    *,
+    normalize_incidence: bool,
 ) -> tuple[Float[Tensor, "seeds layers 10"], Float[Tensor, " seeds"], Float[Tensor, " seeds"]]:
-    """New scalars, new damping, and the loss before the step; ``respond`` is :func:`~ohmformer.learn.scalars.response`."""
-    answer, jacobian = _jacobian(scalars, respond, eigenvalues)
+    """New scalars, new damping, and the loss before the step."""
+    answer, jacobian = response_and_jacobian(scalars, eigenvalues, normalize_incidence=normalize_incidence)
     hessian, gradient = _normal_equations(answer, jacobian, target, squares)
     before = loss(answer, target, squares)
     diagonal = hessian.diagonal(dim1=-2, dim2=-1)
@@ -42,7 +41,8 @@ def step(
     for _ in range(TRIES):
         direction = torch.linalg.solve_ex(hessian + damping[:, None, None] * diagonal, -gradient[..., None])[0]
         candidate = scalars + direction.view_as(scalars)
-        after = loss(respond(candidate[:, None], eigenvalues), target, squares)
+        answer = response(candidate[:, None], eigenvalues, normalize_incidence=normalize_incidence)
+        after = loss(answer, target, squares)
         better = waiting & (after < before)  # false where the step led to NaN
         moved = torch.where(better[:, None, None], candidate, moved)
         damping = torch.where(better, damping * SHRINK, torch.where(waiting, damping * GROW, damping)).clamp(LEAST, MOST)
@@ -50,18 +50,6 @@ def step(
         if not waiting.any():
             break
     return moved, damping, before
-
-
-def _jacobian(
-    scalars: Float[Tensor, "seeds layers 10"],
-    respond: Callable[[Tensor, Tensor], Tensor],
-    eigenvalues: Float[Tensor, "seeds graphs m"],
-) -> tuple[Float[Tensor, "seeds graphs m"], Float[Tensor, "seeds graphs m parameters"]]:
-    """Responses and their derivatives: a copy of the scalars per graph makes one backward pass per eigenvalue enough."""
-    copies = scalars[:, None].expand(-1, eigenvalues.shape[1], -1, -1).clone().requires_grad_()
-    answer = respond(copies, eigenvalues)
-    columns = [torch.autograd.grad(answer[..., j].sum(), copies, retain_graph=True)[0] for j in range(answer.shape[-1])]
-    return answer.detach(), torch.stack(columns, dim=2).flatten(-2)
 
 
 def _normal_equations(

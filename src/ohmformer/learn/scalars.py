@@ -17,6 +17,8 @@ loss; demands are isotropic, so in the eigenbasis they are Gaussian numbers, of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -37,14 +39,39 @@ def response(
     scalars: Float[Tensor, "*batch layers 10"], eigenvalues: Float[Tensor, "*graphs m"], *, normalize_incidence: bool
 ) -> Float[Tensor, "*out m"]:
     """``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph."""
+    rows = [row[..., None].unbind(-2) for row in scalars.unbind(-2)]
+    return _respond(rows, eigenvalues, normalize_incidence)
+
+
+def response_and_jacobian(
+    scalars: Float[Tensor, "seeds layers 10"], eigenvalues: Float[Tensor, "seeds graphs m"], *, normalize_incidence: bool
+) -> tuple[Float[Tensor, "seeds graphs m"], Float[Tensor, "seeds graphs m parameters"]]:
+    """Responses and their derivatives, norms of Phi held.
+
+    Where B is left as it is, eigenvalues do not see each other: with copies of the scalars for each of them, one backward
+    pass is enough. Where it is normalised they meet in its norm: copies per graph, and a backward pass per eigenvalue.
+    """
+    graphs, m = eigenvalues.shape[-2:]
+    copies = 1 if normalize_incidence else m
+    leaves = [x[:, None, None].repeat(1, graphs, copies).requires_grad_() for x in scalars.flatten(1).unbind(-1)]
+    answer = _respond([leaves[i : i + WIDTH] for i in range(0, len(leaves), WIDTH)], eigenvalues, normalize_incidence)
+
+    def derivatives(of: Tensor) -> Tensor:
+        """The last layer's alphas move a B that nobody reads: zero."""
+        return torch.stack(torch.autograd.grad(of.sum(), leaves, retain_graph=True, materialize_grads=True), dim=-1)
+
+    parts = answer.split(1, dim=-1) if normalize_incidence else [answer]
+    return answer.detach(), torch.cat([derivatives(part) for part in parts], dim=-2)
+
+
+def _respond(rows: Sequence[Sequence[Tensor]], eigenvalues: Tensor, normalize_incidence: bool) -> Tensor:
+    """With the ten numbers of each layer as tensors that go with the eigenvalues."""
     g, p, q = eigenvalues, torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
-    layers = scalars.shape[-2]
-    for l in range(layers):
-        r00, r01, r10, r11, v00, v01, v10, v11, a_r, a_v = scalars[..., l, :, None].unbind(-2)
+    for l, (r00, r01, r10, r11, v00, v01, v10, v11, a_r, a_v) in enumerate(rows):
         p, q = p + (r00 + g * v00) * p + (r01 + g * v01) * q, q + (r10 + g * v10) * p + (r11 + g * v11) * q
         size = (p.square() + q.square()).sum(-1, keepdim=True).detach().rsqrt()
         p, q = p * size, q * size
-        if l < layers - 1:
+        if l < len(rows) - 1:
             g = (1 + a_r + a_v * g).square() * g
             if normalize_incidence:
                 g = g / g.sum(-1, keepdim=True)

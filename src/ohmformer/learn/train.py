@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +162,7 @@ def _advance_scalars(
     values, squares = values.repeat_interleave(starts, 0), squares.repeat_interleave(starts, 0)
     target = FUNCTIONS[setting.task](values)
     moved, damping, losses = newton.step(
-        numbers.flatten(0, 1), damping.flatten(), _responder(setting), values, target, squares
+        numbers.flatten(0, 1), damping.flatten(), values, target, squares, normalize_incidence=_coupled(setting)
     )
     best = torch.nan_to_num(losses, math.inf).view(setting.seeds, starts).amin(1)
     return {"weights.scalars": moved.view_as(numbers), "damping": damping.view_as(numbers[..., 0, 0])}, best
@@ -173,15 +172,15 @@ def _best_starts(
     setting: Setting, count: int, numbers: Tensor, damping: Tensor, values: Tensor, squares: Tensor
 ) -> tuple[Float[Tensor, "seeds count layers 10"], Float[Tensor, "seeds count"]]:
     """The starts of each seed with the least losses on these graphs."""
-    answer = _responder(setting)(numbers[:, :, None], values[:, None])
+    answer = scalars.response(numbers[:, :, None], values[:, None], normalize_incidence=_coupled(setting))
     losses = scalars.loss(answer, FUNCTIONS[setting.task](values)[:, None], squares[:, None])
     best = torch.nan_to_num(losses, math.inf).argsort(1)[:, :count]
     each = torch.arange(len(best))[:, None]
     return numbers[each, best], damping[each, best]
 
 
-def _responder(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
-    return partial(scalars.response, normalize_incidence=setting.normalization.incidence == "frobenius")
+def _coupled(setting: Setting) -> bool:
+    return setting.normalization.incidence == "frobenius"
 
 
 def _advance_matrices(
