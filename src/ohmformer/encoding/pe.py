@@ -327,6 +327,6 @@ def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
 
 
 def _rows_of_seed(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """Gaussian rows, the same for a place whatever the number of rows: torch fills whole blocks of numbers in their order."""
+    """Gaussian rows, the same for a place whatever the number of rows: torch fills blocks of numbers in their order."""
     whole = -(-rows // 256) * 256
     return torch.randn(whole, columns, generator=torch.Generator().manual_seed(seed))[:rows]
