@@ -152,6 +152,32 @@ def test_pretraining_lowers_the_loss(targets):
     assert pretrain(model, table, Settings(targets, epochs=6, batch=50, lr=0.02)) < first
 
 
+@pytest.mark.parametrize("targets", ["eigenvectors", "multi"])
+def test_pretraining_that_was_stopped_goes_on_to_the_same_bits(tmp_path, targets):
+    table = GraphTable.of(as_pairs(60), targets, 3)
+    settings = Settings(targets, epochs=4, batch=20)
+
+    def fresh():
+        return LinearTransformerPE(3, phi0="random" if targets == "eigenvectors" else "diagonal", groups=2, loops=1)
+
+    def stop(done, steps, loss):
+        if done == 8:
+            raise KeyboardInterrupt
+
+    torch.manual_seed(1)
+    whole, stopped, resumed = fresh(), fresh(), fresh()
+    loss = pretrain(whole, table, settings)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(stopped, table, settings, progress=stop, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="got other settings; remove it to begin anew"):
+        pretrain(fresh(), table, Settings(targets, epochs=5, batch=20), checkpoint=tmp_path)
+    seen = []
+    assert pretrain(resumed, table, settings, progress=lambda *x: seen.append(x[0]), checkpoint=tmp_path) == loss
+    assert seen == list(range(7, 13))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+
+
 TRANSFORMS = (
     AddLinearTransformerPE(LinearTransformerPE(4)), AddResistancePE(), AddResistiveEmbeddingPE(3), AddHeatDiagonalPE(),
     AddEigenvectorPE(40), AddEdgeResistance(), AddEdgeHeat(),

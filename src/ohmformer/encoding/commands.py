@@ -27,7 +27,7 @@ def pretrain(
     lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Of weights, starts and order.")] = 0,
 ) -> None:
-    """Pretrain the learned encoding on graphs of your own."""
+    """Pretrain the learned encoding on graphs of your own; run it again after a kill and it goes on."""
     try:
         import torch
 

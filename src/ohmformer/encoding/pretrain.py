@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,10 +23,13 @@ from torch import Tensor, nn
 
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
+from ohmformer.files import whole_file
 
 TARGETS = ("eigenvectors", "multi")
 TIMES = (0.5, 2.0, 8.0)
 """Of the heat kernels among the targets."""
+PROGRESS = "pretraining.safetensors"
+"""What a run goes on from, beside the model, until it is finished."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ def pretrain(
 ) -> float:
     """Train in place with AdamW and a cosine; the mean loss of the last epoch. A step that is not finite is left out.
 
-    With ``checkpoint`` the model is saved to that folder after every epoch.
+    With ``checkpoint`` the model is saved to that folder after every epoch, with all that a run that was killed needs to go
+    on from there when it is started again, to the same bits.
     """
     if settings.targets not in TARGETS:
         raise ValueError(f"expected targets among {', '.join(TARGETS)}, got {settings.targets!r}")
@@ -138,11 +144,12 @@ def pretrain(
             head.bias.zero_()
     parameters = [*model.parameters(), *(head.parameters() if head else ())]
     optimizer = torch.optim.AdamW(parameters, lr=settings.lr, betas=(0.9, 0.99), weight_decay=1e-4)
-    steps = -(-len(train) // settings.batch) * settings.epochs
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: _cosine(t, steps))
-    mean, done = math.nan, 0
+    run = _Run(parameters, optimizer, draw, {"settings": asdict(settings), "model": model.config, "graphs": len(train)})
+    begun = run.load(checkpoint / PROGRESS) if checkpoint else 0
+    each = -(-len(train) // settings.batch)
+    steps, done, mean = each * settings.epochs, each * begun, math.nan
     model.train()
-    for _ in range(settings.epochs):
+    for epoch in range(begun, settings.epochs):
         losses = []
         for which in torch.randperm(len(train), generator=draw).split(settings.batch):
             edges, batch, targets = train.take(which)
@@ -155,9 +162,9 @@ def pretrain(
             optimizer.zero_grad()
             loss.backward()
             size = nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.param_groups[0]["lr"] = settings.lr * _cosine(done, steps)
             if bool(size.isfinite()):
                 optimizer.step()
-            schedule.step()
             losses.append(loss.item())
             done += 1
             if progress:
@@ -165,8 +172,59 @@ def pretrain(
         mean = sum(losses) / len(losses)
         if checkpoint:
             model.save_pretrained(checkpoint)
+            run.save(checkpoint / PROGRESS, epoch + 1)
+    if checkpoint:
+        (checkpoint / PROGRESS).unlink(missing_ok=True)
     model.eval()
     return mean
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run that was killed goes on from."""
+
+    parameters: list[nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    draw: torch.Generator
+    about: dict[str, Any]
+    """What has to be the same."""
+
+    def save(self, path: Path, epoch: int) -> None:
+        """Everything after ``epoch`` epochs, in one file."""
+        from safetensors.torch import save
+
+        tensors = {f"weights.{i}": x.detach() for i, x in enumerate(self.parameters)}
+        for i, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{i}.{name}": x for name, x in moments.items()}
+        header = {"ohmformer": json.dumps({"about": self.about, "epoch": epoch})}
+        with whole_file(path) as temporary:
+            temporary.write_bytes(save({**tensors, "draw": self.draw.get_state()}, header))
+
+    def load(self, path: Path) -> int:
+        """The epochs that are done already, none if there is no such file; a ValueError if it is that of another run."""
+        from safetensors import SafetensorError, safe_open
+
+        if not path.exists():
+            return 0
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = json.loads((file.metadata() or {})["ohmformer"])
+                found = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+            raise ValueError(f"expected a pretraining run in {path}, got another file ({error})") from error
+        if header["about"] != self.about:
+            raise ValueError(f"expected the run that {path} was left by, got other settings; remove it to begin anew")
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name in found:
+            if name.startswith("adam."):
+                _, i, moment = name.split(".")
+                moments.setdefault(int(i), {})[moment] = found[name]
+        with torch.no_grad():
+            for i, x in enumerate(self.parameters):
+                x.copy_(found[f"weights.{i}"])
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        self.draw.set_state(found["draw"])
+        return int(header["epoch"])
 
 
 def _cosine(step: int, steps: int) -> float:
