@@ -13,7 +13,7 @@ from measure import write_table
 from ohmformer.learn.setting import TOURNAMENT, Setting
 from ohmformer.learn.train import train
 
-BUDGETS = {3: 37.0, 5: 55.0, 9: 120.0}
+BUDGETS = {3: 37.0, 5: 45.0, 9: 80.0}
 """Seconds by depth."""
 GOALS = {3: -7.0, 5: -11.0, 9: -14.0}
 RUNS = Path("runs/learn-depths")
