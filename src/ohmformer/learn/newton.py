@@ -37,17 +37,18 @@ def step(
     before = loss(answer, target, squares)
     diagonal = hessian.diagonal(dim1=-2, dim2=-1)
     diagonal = torch.diag_embed(diagonal + 1e-9 * diagonal.amax(-1, keepdim=True))
-    moved, waiting = scalars, torch.ones_like(before, dtype=torch.bool)
+    moved, damping = scalars.clone(), damping.clone()
+    waiting = torch.arange(len(scalars), device=scalars.device)
     for _ in range(TRIES):
-        direction = torch.linalg.solve_ex(hessian + damping[:, None, None] * diagonal, -gradient[..., None])[0]
-        candidate = scalars + direction.view_as(scalars)
-        answer = response(candidate[:, None], eigenvalues, normalize_incidence=normalize_incidence)
-        after = loss(answer, target, squares)
-        better = waiting & (after < before)  # false where the step led to NaN
-        moved = torch.where(better[:, None, None], candidate, moved)
-        damping = torch.where(better, damping * SHRINK, torch.where(waiting, damping * GROW, damping)).clamp(LEAST, MOST)
-        waiting = waiting & ~better
-        if not waiting.any():
+        matrix = hessian[waiting] + damping[waiting, None, None] * diagonal[waiting]
+        direction = torch.linalg.solve_ex(matrix, -gradient[waiting, :, None])[0]
+        candidate = scalars[waiting] + direction.view_as(scalars[waiting])
+        answer = response(candidate[:, None], eigenvalues[waiting], normalize_incidence=normalize_incidence)
+        better = loss(answer, target[waiting], squares[waiting]) < before[waiting]  # false where the step led to NaN
+        moved[waiting[better]] = candidate[better]
+        damping[waiting] = (damping[waiting] * torch.where(better, SHRINK, GROW)).clamp(LEAST, MOST)
+        waiting = waiting[~better]
+        if not len(waiting):
             break
     return moved, damping, before
 

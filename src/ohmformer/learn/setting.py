@@ -31,7 +31,7 @@ class Stage:
 
 
 WHOLE = Stage(1.0, 1, 1.0)
-TOURNAMENT = (Stage(0.2, 32, 0.03), Stage(0.75, 16, 0.075), Stage(0.95, 2, 1.0), Stage(1.0, 1, 8.0))
+TOURNAMENT = (Stage(0.2, 32, 0.03), Stage(0.77, 16, 0.075), Stage(0.97, 2, 1.0), Stage(1.0, 1, 8.0))
 """Scalars: few graphs find the basins, and only many tell them apart (rare graphs decide the loss of a good model)."""
 
 
