@@ -22,8 +22,8 @@ from solve import random_graph, square_grid
 
 def layer_cost(
     kind: str, make: Callable[[int], Graph], edges: list[int], demands: int, repeats: int
-) -> tuple[list[list[str]], float]:
-    """One layer against a bare CSR product with the same demands, and the slope of log time against log edges."""
+) -> tuple[list[list[str]], list[float]]:
+    """One layer against a bare CSR product with the same demands, and the slopes of log time against log edges of both."""
     rows, times = [], []
     for m in edges:
         graph = make(m)
@@ -50,13 +50,12 @@ def layer_cost(
         candidates = {"one": partial(ours, 1), "many": partial(ours, 1 + layers), "product": bare}
         took = side_by_side(candidates, repeats=repeats, warmup=1)
         layer, product = (took["many"] - took["one"]) / layers, took["product"] / layers
-        times.append(layer)
+        times.append([layer, product])
         rows.append(
             [kind, f"{graph.num_edges:,}", f"{graph.num_nodes:,}", _ms(layer), _ms(product), f"{layer / product:.2f}"]
         )
         print("  ".join(rows[-1]), flush=True)
-    slope = float(np.polyfit(np.log(edges), np.log(times), 1)[0])
-    return rows, slope
+    return rows, np.polyfit(np.log(edges), np.log(times), 1)[0].tolist()
 
 
 def _ms(seconds: float) -> str:
@@ -108,9 +107,9 @@ def main() -> None:
         ("random", lambda m: random_graph(m // 5, m, seed=0)),
         ("grid", lambda m: square_grid(math.isqrt(m // 2))),
     ):
-        rows, slope = layer_cost(kind, make, sizes, 64, arguments.repeats)
+        rows, (slope, product) = layer_cost(kind, make, sizes, 64, arguments.repeats)
         layers += rows
-        slopes.append(f"{slope:.2f} ({kind})")
+        slopes.append(f"{slope:.2f} ({kind}; of a bare CSR product {product:.2f})")
     print("slopes", *slopes, flush=True)
     held = memory(arguments.nodes, arguments.edges, 64)
     print("  ".join(held), flush=True)
