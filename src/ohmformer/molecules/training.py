@@ -96,7 +96,7 @@ class Regression(L.LightningModule):
         ]
         if encoding:
             groups.append({"params": encoding, "lr": config.encoding_lr, "betas": (0.9, 0.99)})
-        optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay)
+        optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
         steps = config.epochs * -(-len(self.data.train) // config.batch)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step, steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
