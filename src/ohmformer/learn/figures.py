@@ -191,7 +191,9 @@ def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured:
 
 
 def _legend_below(axis: Axes) -> None:
-    axis.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False)
+    axis.legend(
+        fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False, handlelength=4, markerscale=0.6
+    )
 
 
 def _is(job: Job, graphs: str, init: str) -> bool:
