@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from ohmformer.files import whole_file
 from ohmformer.molecules.features import describe
 
 FORMAT = "ohmformer molecules 1"
-CHUNK = 500
+CHUNK = 200
 """Molecules that a process takes at a time."""
 LOGP, ACCESSIBILITY, RING, NETWORKX_RING = range(4)
 """Columns of :attr:`MoleculeTable.parts`."""
@@ -172,15 +173,22 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _results(chunks: Iterator[tuple[int, list[str]]], workers: int) -> Iterator[tuple[MoleculeTable, Bad]]:
-    """Chunk by chunk, in order, with at most a few chunks under way."""
+    """Chunk by chunk, in order, with few under way; this process works too, and at once, while the others still start."""
     if workers <= 1:
         yield from map(_process, chunks)
         return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("forkserver")) as pool:
-        waiting = [pool.submit(_process, chunk) for chunk in itertools.islice(chunks, 4 * workers)]
-        while waiting:
-            yield waiting.pop(0).result()
-            waiting += [pool.submit(_process, chunk) for chunk in itertools.islice(chunks, 1)]
+    with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
+        waiting: deque[Future[tuple[MoleculeTable, Bad]]] = deque()
+        while True:
+            busy = sum(not result.done() for result in waiting)
+            waiting += [pool.submit(_process, chunk) for chunk in itertools.islice(chunks, max(0, 2 * workers - 1 - busy))]
+            while waiting and waiting[0].done():
+                yield waiting.popleft().result()
+            if (own := next(chunks, None)) is None:
+                break
+            waiting.append(Future())
+            waiting[-1].set_result(_process(own))
+        yield from (result.result() for result in waiting)
 
 
 def _process(chunk: tuple[int, list[str]]) -> tuple[MoleculeTable, Bad]:
