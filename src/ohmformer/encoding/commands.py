@@ -24,7 +24,7 @@ def pretrain(
     evolve: Annotated[bool, typer.Option(help="Whether layers move B too.")] = True,
     epochs: Annotated[int, typer.Option(help="Passes over the graphs.")] = 40,
     batch: Annotated[int, typer.Option(help="Graphs per step.")] = 200,
-    lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.01,
+    lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.03,
     seed: Annotated[int, typer.Option(help="Of weights, starts and order.")] = 0,
 ) -> None:
     """Pretrain the learned encoding on graphs of your own; run it again after a kill and it goes on."""
