@@ -28,9 +28,9 @@ from ohmformer.files import whole_file
 TARGETS = ("eigenvectors", "multi")
 TIMES = (0.5, 2.0, 8.0)
 """Of the heat kernels among the targets."""
-POWER = 8
-"""Of the mean over columns: with 1 or 2 the lower eigenvectors are learned at the cost of the last, which the worst of
-subspace iteration then beats."""
+POWER = 32
+"""Of the mean over columns, so high that the eigenvector that is learned worst counts nearly alone; with a low one the
+others are learned at its cost."""
 PROGRESS = "pretraining.safetensors"
 """What a run goes on from, beside the model, until it is finished."""
 

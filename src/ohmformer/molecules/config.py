@@ -131,7 +131,7 @@ _PAPER = {
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"width": 32, "epochs": 15},
     "standard": {"epochs": 40},
-    "best": {"width": 128, "epochs": 100},
+    "best": {"width": 128, "epochs": 100, "lr": 5e-4},
     "paper": {**_PAPER, "schedule": "steps"},
     "notebook": {**_PAPER, "schedule": "halving", "adam": True, "starts": 3},
 }
