@@ -111,6 +111,12 @@ def sign_free_loss(
     return (2 - 2 * overlap) * there, there
 
 
+def power_mean(losses: Float[Tensor, " k"]) -> Float[Tensor, ""]:
+    """``(mean of losses^POWER)^(1 / POWER)``, taken relative to the largest, so that small losses do not underflow."""
+    largest = losses.detach().max().clamp(min=1e-12)
+    return largest * (losses / largest).pow(POWER).mean().pow(1 / POWER)
+
+
 @dataclass
 class Settings:
     """One pretraining run."""
@@ -159,7 +165,7 @@ def pretrain(
             encoding = model(edges, batch=batch, num_nodes=len(batch), generator=draw if model.phi0 == "random" else None)
             if head is None:
                 loss, there = sign_free_loss(encoding, targets, batch)
-                loss = (loss.sum(0) / there.sum(0).clamp(min=1)).pow(POWER).mean().pow(1 / POWER)
+                loss = power_mean(loss.sum(0) / there.sum(0).clamp(min=1))
             else:
                 loss = (head(encoding) - (targets - center) / spread).square().mean()
             optimizer.zero_grad()
