@@ -14,7 +14,8 @@ import torch_geometric.transforms as T
 from torch_geometric.data import Batch, Data
 
 from measure import side_by_side, write_table
-from ohmformer.encoding import LinearTransformerPE, native
+from ohmformer import native
+from ohmformer.encoding import LinearTransformerPE
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.molecules import bonds, read_smiles
 
@@ -113,7 +114,7 @@ def main() -> None:
     header = ["encoding, 9 layers, 8 dimensions", "us a graph", "times PyG's", "times PyG's, undirected", "times eigh"]
     notes = (
         f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200. "
-        "Compiled: after `ohmformer.encoding.native.enable()`."
+        "Compiled: after `ohmformer.native.enable()`."
     )
     print("\n".join("  ".join(row) for row in rows))
     print(write_table("encoding", "Encoding molecules", header, rows, notes=notes))

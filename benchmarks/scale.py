@@ -15,7 +15,7 @@ import torch
 
 import ohmformer as ohm
 from measure import side_by_side, write_table
-from ohmformer import Graph, sparse
+from ohmformer import Graph, native, sparse
 from ohmformer.constructions import Chebyshev
 from solve import random_graph, square_grid
 
@@ -23,7 +23,7 @@ from solve import random_graph, square_grid
 def layer_cost(
     kind: str, make: Callable[[int], Graph], edges: list[int], demands: int, repeats: int
 ) -> tuple[list[list[str]], list[float]]:
-    """One layer against a bare CSR product with the same demands, and the slopes of log time against log edges of both."""
+    """A layer, by torch and compiled, against a bare CSR product with the same demands; their slopes of log time."""
     rows, times = [], []
     for m in edges:
         graph = make(m)
@@ -31,14 +31,16 @@ def layer_cost(
         construction = Chebyshev(ohm.Spectrum(0.1, sparse.LARGEST))
         step = scaled.step(construction.gamma, torch.float32)
         x = torch.randn(graph.num_nodes, demands, generator=torch.Generator().manual_seed(0))
+        space = sparse.workspace(len(x), demands, x.device)
         layers = max(8, min(40, 10**7 // m))
-        panels = x.split(sparse.panel_width(len(x)), dim=1)
-        state = sparse.workspace(len(x), panels[0].shape[1], x.device)
 
-        def ours(count, panels=panels, state=state, step=step, construction=construction) -> None:
-            for panel in panels:
-                state[0].copy_(panel)
-                sparse.chebyshev_round(step, state, construction, count)
+        def ours(count: int, use: bool, x=x, space=space, step=step, construction=construction) -> None:
+            with native.used(use):
+                panels = x.split(sparse.panel_width(len(x), x.device), dim=1)
+                state = space.view(-1)[: 3 * panels[0].numel()].view(3, *panels[0].shape)
+                for panel in panels:
+                    state[0].copy_(panel)
+                    sparse.chebyshev_round(step, state, construction, count)
 
         single = scaled.laplacian.float()
 
@@ -47,13 +49,13 @@ def layer_cost(
                 _ = single @ x
 
         # what is done once for all layers is in both counts of layers, and falls out
-        candidates = {"one": partial(ours, 1), "many": partial(ours, 1 + layers), "product": bare}
-        took = side_by_side(candidates, repeats=repeats, warmup=1)
-        layer, product = (took["many"] - took["one"]) / layers, took["product"] / layers
-        times.append([layer, product])
-        rows.append(
-            [kind, f"{graph.num_edges:,}", f"{graph.num_nodes:,}", _ms(layer), _ms(product), f"{layer / product:.2f}"]
-        )
+        candidates = {f"{count} {use}": partial(ours, count, use) for use in (False, True) for count in (1, 1 + layers)}
+        took = side_by_side({**candidates, "product": bare}, repeats=repeats, warmup=1)
+        layer, compiled = ((took[f"{1 + layers} {use}"] - took[f"1 {use}"]) / layers for use in (False, True))
+        product = took["product"] / layers
+        times.append([layer, compiled, product])
+        each = [_ms(layer), _ms(compiled), _ms(product), f"{layer / product:.2f}", f"{compiled / product:.2f}"]
+        rows.append([kind, f"{graph.num_edges:,}", f"{graph.num_nodes:,}", *each])
         print("  ".join(rows[-1]), flush=True)
     return rows, np.polyfit(np.log(edges), np.log(times), 1)[0].tolist()
 
@@ -107,19 +109,19 @@ def main() -> None:
         ("random", lambda m: random_graph(m // 5, m, seed=0)),
         ("grid", lambda m: square_grid(math.isqrt(m // 2))),
     ):
-        rows, (slope, product) = layer_cost(kind, make, sizes, 64, arguments.repeats)
+        rows, (layer, compiled, product) = layer_cost(kind, make, sizes, 64, arguments.repeats)
         layers += rows
-        slopes.append(f"{slope:.2f} ({kind}; of a bare CSR product {product:.2f})")
+        slopes.append(f"on {kind} graphs {layer:.2f} by torch, {compiled:.2f} compiled, {product:.2f} of a bare CSR product")
     print("slopes", *slopes, flush=True)
     held = memory(arguments.nodes, arguments.edges, 64)
     print("  ".join(held), flush=True)
     text = [
-        f"Slope of log time against log edges: {' and '.join(slopes)}.\n",
+        f"Slope of log time against log edges: {'; '.join(slopes)}.\n",
         "| solve | input | one nodes x demands block | peak | peak / (input + 4 blocks) |\n|---|---|---|---|---|",
         f"| {' | '.join(held)} |\n",
     ]
-    header = ["graph", "edges", "nodes", "a layer", "a CSR product", "ratio"]
-    title = "How the sparse engine grows: 64 demands in float32 on random weighted graphs"
+    header = ["graph", "edges", "nodes", "a layer", "compiled", "a CSR product", "layer / product", "compiled / product"]
+    title = "How the sparse engine grows: 64 demands on weighted graphs"
     print(write_table("scale", title, header, layers, notes="\n".join(text)))
 
 

@@ -24,6 +24,7 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from ohmformer import compiled
 from ohmformer.constructions.electric import Chebyshev
 from ohmformer.graph import Graph, Spectrum
 
@@ -72,6 +73,8 @@ class Scaled:
 
     def left(self, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``psi - L phi``, in half panels, which is how a product in double precision is fastest."""
+        if (found := compiled.left(self.laplacian, psi, phi)) is not None:
+            return found
         left = torch.empty_like(psi, memory_format=torch.contiguous_format)
         halves = zip(*(x.split(PANEL // 2, dim=1) for x in (left, psi, phi)), strict=True)
         for out, demand, potential in halves:
@@ -119,6 +122,7 @@ class RowBlocks:
 
     def __init__(self, matrix: Tensor) -> None:
         rows = matrix.shape[0]
+        self.matrix = matrix
         self.blocks: list[tuple[slice, Callable[[Tensor], Tensor]]] = []
         if matrix.device.type != "cpu" or matrix.dtype != torch.float32 or not matrix.values().numel():
             self.blocks.append((slice(0, rows), lambda x: matrix @ x))
@@ -208,9 +212,14 @@ _PREPARED: WeakKeyDictionary[Graph, tuple[int, Scaled, Extremes]] = WeakKeyDicti
 # ---------------------------------------------------------------------------------------------------- layers and rounds
 
 
-def panel_width(nodes: int) -> int:
-    """How many demands to take together: :data:`PANEL`, or as many as 16 MB hold; twice as many where no cache helps."""
-    return 2 * PANEL if nodes > BEYOND_CACHE else max(PANEL, min(8 * PANEL, 2**22 // max(nodes, 1)))
+def panel_width(nodes: int, device: torch.device) -> int:
+    """How many demands to take together: :data:`PANEL`, or as many as 16 MB hold; twice as many where no cache helps.
+
+    In compiled code, whose rows are bytes, twice as many always.
+    """
+    if nodes > BEYOND_CACHE or compiled.pays(nodes, device):
+        return 2 * PANEL
+    return max(PANEL, min(8 * PANEL, 2**22 // max(nodes, 1)))
 
 
 def workspace(nodes: int, columns: int, device: torch.device) -> Float[Tensor, "3 nodes columns"]:
@@ -235,6 +244,8 @@ def chebyshev_round(
     gradient descent, and an interpolation that runs past it:
     ``x_before <- (1 - omega) x_before + omega (x + gamma (demand - N x))``, after which the two change places.
     """
+    if compiled.takes(step, state, layers):
+        return compiled.chebyshev_round(step, state, construction, layers, tell)
     push, x, before = state
     push.mul_(construction.gamma)
     x.zero_()
@@ -304,13 +315,16 @@ def solve(
         return bool(progress and progress(total + layers, float(residual.max())))
 
     step = scaled.step(Chebyshev(spectrum).gamma, torch.float32)
-    panels = torch.arange(demands.shape[1]).split(panel_width(len(demands)))
-    space = workspace(len(demands), len(panels[0]), demands.device)
+    nodes, device = len(demands), demands.device
+    panels = torch.arange(demands.shape[1]).split(panel_width(nodes, device))
+    padded = compiled.pays(nodes, device)
+    widths = [compiled.padded(len(columns)) if padded else len(columns) for columns in panels]
+    space = workspace(nodes, widths[0], device)
     try:
-        for columns in panels:
+        for columns, width in zip(panels, widths, strict=True):
             part = slice(int(columns[0]), int(columns[-1]) + 1)
             psi, phi, layers = demands[:, part], potentials[:, part], 0
-            state = space.flatten()[: 3 * psi.numel()].view(3, *psi.shape)
+            state = space.flatten()[: 3 * nodes * width].view(3, nodes, width)
             left, worst = psi, float(residual[part].max())
             while worst > tol and not stopped:
                 construction = Chebyshev(spectrum)
@@ -344,13 +358,15 @@ def _one_round(
     scaled: Scaled,
     step: RowBlocks,
     left: Float[Tensor, "nodes k"],
-    state: Float[Tensor, "3 nodes k"],
+    state: Float[Tensor, "3 nodes columns"],
     construction: Chebyshev,
     layers: int,
     tell: Tell,
 ) -> tuple[Float[Tensor, "nodes k"], int]:
     """What the layers find in float32 for what is left of the demands, each of them scaled by a power of two."""
     size = column_norms(left).clamp(min=1e-290).log2().round().exp2()
-    torch.div(left, size, out=state[0]).mul_(scaled.root.float())
+    demand, beyond = state[0].tensor_split([left.shape[1]], dim=1)
+    torch.div(left, size, out=demand).mul_(scaled.root.float())
+    beyond.zero_()
     x, done = chebyshev_round(step, state, construction, layers, tell)
-    return x.double().mul_(size), done
+    return x[:, : left.shape[1]].double().mul_(size), done

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ohmformer.encoding import native
+from ohmformer import native
 from ohmformer.report.gallery import SETUP, exhibits
 from tests.docs.blocks import LANGUAGES, ROOT, RUN, blocks, run_bash, run_page
 

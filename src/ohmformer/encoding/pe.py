@@ -12,7 +12,7 @@ from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ohmformer.encoding import native
+from ohmformer.encoding import compiled
 from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, spectral_layers, unit
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
 from ohmformer.inverse import DENSE
@@ -232,8 +232,8 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
             raise ValueError(f"expected graphs of at most {DENSE} nodes with {what}, got one of {graph.width}")
         if start is None:
             return self._diagonal(pairs, layers)
-        if native.fits(pairs, start, layers, evolve=self.evolve):
-            return native.encode(pairs, start, layers, evolve=self.evolve, unit_start=self.phi0 != "index")
+        if compiled.fits(pairs, start, layers, evolve=self.evolve):
+            return compiled.encode(pairs, start, layers, evolve=self.evolve, unit_start=self.phi0 != "index")
         if self.evolve or graph.width <= SPARSE_FROM:
             return self._small(pairs, start, layers)
         large = graph.graph_sizes > SPARSE_FROM

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from ohmformer.encoding import LinearTransformerPE, native
+from ohmformer import native
+from ohmformer.encoding import LinearTransformerPE
+from ohmformer.encoding import compiled as engine
 from tests.encoding.molecules import batch_of, fuzzed, molecules
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -23,14 +25,14 @@ def both(model, data):
     """By compiled code, which must have been used, and by torch."""
     x = data.x if model.phi0 == "features" else None
     arguments = data.edge_index, data.edge_weight, getattr(data, "batch", None), data.num_nodes, x
-    calls, encode = [], native.encode
+    calls, encode = [], engine.encode
 
     def counted(*positional, **named):
         calls.append(1)
         return encode(*positional, **named)
 
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "encode", counted)
+        patch.setattr(engine, "encode", counted)
         ours = model(*arguments)
         with native.used(False):
             return ours, model(*arguments), len(calls)
@@ -96,7 +98,7 @@ def test_it_is_used_only_when_asked_for():
 def test_a_missing_compiler_is_one_sentence(monkeypatch):
     native._compiled.cache_clear()
     monkeypatch.setenv("CC", "false")
-    with pytest.raises(OSError, match=r"expected false to compile layers\.c"):
+    with pytest.raises(OSError, match=r"expected false to compile sparse\.c and layers\.c"):
         native.enable()
     monkeypatch.setenv("CC", "")
     monkeypatch.setenv("PATH", "")

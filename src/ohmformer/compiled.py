@@ -1,0 +1,124 @@
+"""The sparse engine in compiled code, for who asks for it: directions in eight bits, residuals in float64.
+
+Chebyshev's construction moves the potentials by a direction a layer, ``d_{l+1} = (omega - 1) d_l + omega r_l`` with
+``r = gamma (psi - N x)``. Most of a layer's time goes into fetching rows of what N is multiplied with, so the directions are
+rounded to bytes, a scale for every row. The same rounded numbers are added to ``x`` and taken through N off ``r``;
+the equation for ``r`` holds whatever the directions are, so that rounding them bends the path and not the answer. With 64
+demands of one size a rounded direction is off by at most ``sqrt(64) / 254 = 3 %`` of it, and what that spoils is solved for
+along with all else that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.constructions.electric import Chebyshev
+
+if TYPE_CHECKING:
+    from ohmformer.sparse import RowBlocks
+
+WIDTHS = 32, 64
+"""Numbers of demands that layers are written for."""
+FEWEST = 2**16
+"""Nodes from which on it pays."""
+DEEPEST = 64
+"""Layers of a round up to which it pays: what rounding costs grows with their square, and is two or three layers here."""
+PARTS = 8
+"""Parts of the rows for each thread, so that one that is held up does not keep the others waiting."""
+
+
+def pays(nodes: int, device: torch.device) -> bool:
+    """Whether compiled code is there, and of use for graphs of this size."""
+    return native.library() is not None and nodes >= FEWEST and device.type == "cpu"
+
+
+def padded(demands: int) -> int:
+    """How many columns to make of some demands, the others zero: as few as the source takes, unless they are very few."""
+    return next((width for width in WIDTHS if WIDTHS[0] // 2 < demands <= width), demands)
+
+
+def takes(step: RowBlocks, state: Float[Tensor, "3 nodes k"], layers: int) -> bool:
+    """Whether compiled code is of use and written for these layers."""
+    return (
+        pays(state.shape[1], state.device)
+        and state.shape[2] in WIDTHS
+        and layers <= DEEPEST
+        and step.matrix.dtype == state.dtype == torch.float32
+        and state.is_contiguous()
+    )
+
+
+class _Rows:
+    """A CSR matrix whose rows are shared out among threads, by entries."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        parts = matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values()
+        self.start, self.column, self.value = (x.contiguous() for x in parts)
+        self.threads = torch.get_num_threads()
+        shares = torch.arange(1, PARTS * self.threads) * len(self.column) // (PARTS * self.threads)
+        inner = torch.searchsorted(self.start, shares.int()).tolist()
+        self.bounds = [0, *inner, matrix.shape[0]]
+
+    def __enter__(self) -> _Rows:
+        self.pool = ThreadPoolExecutor(self.threads)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown()
+
+    def call(self, function: Callable[..., None], *numbers: int | float, arrays: tuple[Tensor | None, ...]) -> None:
+        """``function`` of every part of the rows, the matrix, some numbers before it and some arrays after it."""
+        matrix = (x.data_ptr() for x in (self.start, self.column, self.value))
+        rest = *numbers, *matrix, *(None if x is None else x.data_ptr() for x in arrays)
+        wait([self.pool.submit(function, *part, len(self.column), *rest) for part in pairwise(self.bounds)])
+
+
+def chebyshev_round(
+    step: RowBlocks,
+    state: Float[Tensor, "3 nodes k"],
+    construction: Chebyshev,
+    layers: int,
+    tell: Callable[[int], bool] | None = None,
+) -> tuple[Float[Tensor, "nodes k"], int]:
+    """As :func:`ohmformer.sparse.chebyshev_round`; of the state it makes residual, sum of directions, and directions."""
+    library, (nodes, columns) = native.library(), state.shape[1:]
+    assert library is not None
+    residual, total, spare = state
+    residual.mul_(construction.gamma)
+    total.zero_()
+    spare = spare.view(-1).view(torch.int8)
+    directions = spare[: 2 * nodes * columns].view(2, nodes, columns)
+    scales = spare[directions.numel() :][: 8 * nodes].view(torch.float32).view(2, nodes).zero_()
+    done = 0
+    with _Rows(step.matrix) as rows:
+        try:
+            for omega in construction.omegas(layers):
+                new, old = done % 2, 1 - done % 2
+                due = (layers - done) % 2 == 1  # two directions are added at once, the last time in the last layer
+                arrays = directions[old], scales[old], directions[new], scales[new], residual, total if due else None
+                rows.call(library.ohm_direction, columns // 8, omega, arrays=arrays)
+                done += 1
+                if tell and done % 10 == 0 and tell(done):
+                    break
+        except KeyboardInterrupt:  # the layer that was under way has been waited for
+            pass
+    return total, done
+
+
+def left(laplacian: Tensor, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"] | None:
+    """``psi - L phi`` in float64, or None where compiled code is of no use or not written for these arrays."""
+    library, (nodes, demands) = native.library(), psi.shape
+    if library is None or not pays(nodes, psi.device) or psi.stride() != phi.stride() or psi.stride(1) != 1:
+        return None
+    out = torch.empty_like(psi, memory_format=torch.contiguous_format)
+    with _Rows(laplacian) as rows:
+        rows.call(library.ohm_residual, demands, psi.stride(0), arrays=(phi, psi, out))
+    return out
