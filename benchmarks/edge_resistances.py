@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 import ohmformer as ohm
 from measure import write_table
+from ohmformer import native
 from ohmformer.resistance import projections
 from solve import random_graph
 
@@ -22,7 +23,10 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=1_000_000)
     parser.add_argument("--eps", type=float, default=0.1)
     parser.add_argument("--sample", type=int, default=200)
+    parser.add_argument("--compiled", action="store_true")
     arguments = parser.parse_args()
+    if arguments.compiled:
+        native.enable()
     graph = random_graph(arguments.nodes, arguments.edges, seed=0)
     start = time.perf_counter()
     with Progress() as bar:

@@ -70,7 +70,9 @@ def _status(name: str) -> float:
     return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
 
 
-def _solve_and_report(nodes: int, edges: int, demands: int, send: Connection) -> None:
+def _solve_and_report(nodes: int, edges: int, demands: int, compiled: bool, send: Connection) -> None:
+    if compiled:
+        native.enable()
     graph = random_graph(nodes, edges, seed=0)
     psi = graph.center(torch.randn(nodes, demands, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     ohm.potentials(Graph.from_edges([(0, 1)]), torch.tensor([1.0, -1.0]))  # everything is imported and warm
@@ -82,15 +84,15 @@ def _solve_and_report(nodes: int, edges: int, demands: int, send: Connection) ->
     send.send((given, psi.numel() * 8 / 2**20, _status("VmHWM") - before))
 
 
-def memory(nodes: int, edges: int, demands: int) -> list[str]:
+def memory(nodes: int, edges: int, demands: int, compiled: bool) -> list[str]:
     """Peak memory of a solve in a process of its own, over the input and four blocks of nodes x demands."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe()
-    process = context.Process(target=_solve_and_report, args=(nodes, edges, demands, send))
+    process = context.Process(target=_solve_and_report, args=(nodes, edges, demands, compiled, send))
     process.start()
     given, block, taken = receive.recv()
     process.join()
-    question = f"{demands} demands, {nodes:,} nodes, {edges:,} edges"
+    question = f"{demands} demands, {nodes:,} nodes, {edges:,} edges{', compiled' if compiled else ''}"
     used = given + taken
     return [question, f"{given:.0f} MB", f"{block:.0f} MB", f"{used:.0f} MB", f"{used / (given + 4 * block):.2f}"]
 
@@ -113,12 +115,12 @@ def main() -> None:
         layers += rows
         slopes.append(f"on {kind} graphs {layer:.2f} by torch, {compiled:.2f} compiled, {product:.2f} of a bare CSR product")
     print("slopes", *slopes, flush=True)
-    held = memory(arguments.nodes, arguments.edges, 64)
-    print("  ".join(held), flush=True)
+    held = [memory(arguments.nodes, arguments.edges, 64, compiled) for compiled in (False, True)]
+    print(*("  ".join(row) for row in held), sep="\n", flush=True)
     text = [
         f"Slope of log time against log edges: {'; '.join(slopes)}.\n",
         "| solve | input | one nodes x demands block | peak | peak / (input + 4 blocks) |\n|---|---|---|---|---|",
-        f"| {' | '.join(held)} |\n",
+        *(f"| {' | '.join(row)} |" for row in held),
     ]
     header = ["graph", "edges", "nodes", "a layer", "compiled", "a CSR product", "layer / product", "compiled / product"]
     title = "How the sparse engine grows: 64 demands on weighted graphs"
