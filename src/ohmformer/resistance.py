@@ -146,23 +146,33 @@ def projections(eps: float, pairs: int) -> int:
 def _projected(graph: Graph, count: int, seed: int, work: Work) -> Iterator[Answer]:
     """The columns of ``L^+ B Q``, a panel of them at a time; each panel counts the projections so far as its ``layers``."""
     draw = torch.Generator().manual_seed(seed)
-    incidence = _signed_rows(graph)
+    incidence = _signed_rows(graph, 1 / math.sqrt(count))
     fixed = replace(graph, resistance=graph.resistance.detach())  # one object for all panels: it is prepared once
-    bit = torch.arange(sparse.PANEL, dtype=torch.int32)
-    size = (graph.num_edges, 1)
-    for done in range(0, count, sparse.PANEL):
-        word = torch.randint(-(2**31), 2**31, size, generator=draw, dtype=torch.int64).to(torch.int32)
-        signs = ((word >> bit[: count - done]) & 1).to(graph.device, torch.float32).mul_(2).sub_(1)
-        psi = torch.cat([product(signs / math.sqrt(count)) for _, product in incidence]).to(graph.dtype)
+
+    def some(columns: int) -> Float[Tensor, "nodes columns"]:
+        signs = _random_signs(graph.num_edges, draw)[:, :columns].to(graph.device)
+        return torch.cat([product(signs) for _, product in incidence])
+
+    panel = sparse.panel_width(graph.num_nodes, graph.device) // 32 * 32
+    for first in range(0, count, panel):
+        last = min(first + panel, count)
+        psi = torch.cat([some(min(32, last - done)) for done in range(first, last, 32)], dim=1).to(graph.dtype)
         yield apply_pinv(fixed, graph.center(psi), replace(work))
 
 
-def _signed_rows(graph: Graph) -> sparse.RowBlocks:
-    """``B`` in float32."""
+def _random_signs(rows: int, draw: torch.Generator) -> Float[Tensor, "rows 32"]:
+    """32 signs a row out of one random word: its bits become signs of one."""
+    word = torch.randint(-(2**31), 2**31, (rows, 1), generator=draw, dtype=torch.int64).to(torch.int32)
+    signs = word << torch.arange(32, dtype=torch.int32)
+    return signs.bitwise_and_(-(2**31)).bitwise_or_(0x3F800000).view(torch.float32)
+
+
+def _signed_rows(graph: Graph, scale: float) -> sparse.RowBlocks:
+    """``scale B`` in float32."""
     from scipy.sparse import coo_array
 
     tail, head = graph.edge_index.cpu().numpy().astype(np.int32)
-    root = graph.resistance.detach().cpu().double().numpy() ** -0.5
+    root = scale * graph.resistance.detach().cpu().double().numpy() ** -0.5
     edge = np.arange(graph.num_edges, dtype=np.int32)
     place = np.concatenate([tail, head]), np.concatenate([edge, edge])
     rows = coo_array((np.concatenate([-root, root]), place), shape=(graph.num_nodes, graph.num_edges)).tocsr()

@@ -23,7 +23,7 @@ from ohmformer.spectrum import Spectrum
 
 LARGEST = 2.0
 """No eigenvalue of a normalised Laplacian is larger."""
-ENTRIES = 2**17
+ENTRIES = 2**18
 """Matrix entries that go through the layers together: as many as a cache holds, whatever the batch."""
 MOST_SQUARINGS = 8
 
