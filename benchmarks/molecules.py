@@ -1,4 +1,4 @@
-"""What a training step of the Graph Transformer costs against the paper's layer transcribed; and reading SMILES.
+"""What a training step of the Graph Transformer costs against the paper's layer transcribed.
 
 python benchmarks/molecules.py --smiles zinc_valid.smi.gz
 """
@@ -6,7 +6,6 @@ python benchmarks/molecules.py --smiles zinc_valid.smi.gz
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,25 +99,12 @@ def main() -> None:
     """Measure and write ``results/molecules.md``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smiles", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=30000)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--reading", action="store_true", help="Measure the reading of SMILES instead.")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     smiles = list(read_smiles(options.smiles))
-    if options.reading:
-        smiles = (smiles * (-(-options.count // len(smiles))))[: options.count]
-        seconds = {}
-        for workers in (1, 2):
-            start = time.perf_counter()
-            from_smiles(smiles, workers=workers)
-            seconds[workers] = time.perf_counter() - start
-        rows = [[str(n), f"{s:.1f}", f"{len(smiles) / s:.0f}", f"{seconds[1] / s:.2f}"] for n, s in seconds.items()]
-        header = ["processes", "seconds", "molecules a second", "times one process"]
-        write_table("molecules-reading", f"Reading {len(smiles)} SMILES", header, rows)
-        return
     rows = throughput(from_smiles(smiles[:2000])[0], options.batch, options.repeats)
     header = ["training step, 128 wide, 4 layers", "molecules a second", "times the transcription", "on top of no encoding"]
     write_table("molecules", "Training the Graph Transformer", header, rows, notes=f"Batches of {options.batch}.")

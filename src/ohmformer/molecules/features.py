@@ -13,8 +13,12 @@ molecules, with ``cycle = -max(0, longest ring - 6)``.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from ohmformer.molecules.smiles import canonical_molecule, clean
 
@@ -59,6 +63,46 @@ def describe(smiles: str) -> Molecule:
         [_label(atom) for atom in molecule.GetAtoms()], bonds, logp, accessibility, longest,
         _networkx_ring(bonds) if len(rings) > 1 else longest,
     )  # fmt: skip
+
+
+class Described(NamedTuple):
+    """Many molecules in flat arrays of numpy, which is how processes without torch hand them over."""
+
+    atom: np.ndarray
+    """Of every atom, the place of its label in ``labels``."""
+    bonds: np.ndarray
+    """Every bond of every molecule, as in :class:`Molecule`."""
+    node_start: np.ndarray
+    bond_start: np.ndarray
+    parts: np.ndarray
+    """Of every molecule: logP, accessibility, the two rings."""
+    row: np.ndarray
+    labels: tuple[str, ...]
+    bad: list[tuple[int, str]]
+    """Rows that are no molecules, and why."""
+
+
+def describe_all(first: int, smiles: Sequence[str]) -> Described:
+    """The molecules of many SMILES, which are rows ``first`` and following of a file."""
+    molecules, rows, bad = [], [], []
+    for row, text in enumerate(smiles, first):
+        try:
+            molecules.append(describe(text))
+            rows.append(row)
+        except ValueError as error:
+            bad.append((row, str(error)))
+    labels = sorted({label for molecule in molecules for label in molecule.atoms})
+    place = {label: i for i, label in enumerate(labels)}
+    return Described(
+        atom=np.array([place[label] for m in molecules for label in m.atoms], dtype=np.int16),
+        bonds=np.array([bond for m in molecules for bond in m.bonds], dtype=np.int16).reshape(-1, 3),
+        node_start=np.array([0, *itertools.accumulate(len(m.atoms) for m in molecules)]),
+        bond_start=np.array([0, *itertools.accumulate(len(m.bonds) for m in molecules)]),
+        parts=np.array([m[2:] for m in molecules], dtype=np.float32).reshape(-1, 4),
+        row=np.array(rows, dtype=np.int64),
+        labels=tuple(labels),
+        bad=bad,
+    )
 
 
 def _label(atom) -> str:

@@ -17,13 +17,12 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.files import whole_file
-from ohmformer.molecules.features import describe
+from ohmformer.molecules.features import Described, describe_all
 
 FORMAT = "ohmformer molecules 1"
 CHUNK = 200
@@ -112,6 +111,15 @@ class MoleculeTable:
         return cls(**tensors, labels=tuple(json.loads(metadata["labels"])))
 
     @classmethod
+    def of(cls, found: Described) -> MoleculeTable:
+        """Molecules as read."""
+        arrays = {
+            name: torch.from_numpy(getattr(found, name)) for name in ("atom", "node_start", "bond_start", "parts", "row")
+        }
+        bonds = torch.from_numpy(found.bonds)
+        return cls(**arrays, ends=bonds[:, :2].T.contiguous(), bond=bonds[:, 2].contiguous(), labels=found.labels)
+
+    @classmethod
     def join(cls, tables: Sequence[MoleculeTable]) -> MoleculeTable:
         """Several tables as one, over the union of their labels."""
         labels = sorted({label for table in tables for label in table.labels})
@@ -152,9 +160,9 @@ def from_smiles(
     chunks = _chunks(smiles)
     tables: list[MoleculeTable] = []
     bad: Bad = []
-    for table, problems in _results(chunks, workers):
-        tables.append(table)
-        bad += problems
+    for found in _results(chunks, workers):
+        tables.append(MoleculeTable.of(found))
+        bad += found.bad
         if progress:
             progress(sum(map(len, tables)) + len(bad))
     if not any(map(len, tables)):
@@ -172,47 +180,22 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         first += len(chunk)
 
 
-def _results(chunks: Iterator[tuple[int, list[str]]], workers: int) -> Iterator[tuple[MoleculeTable, Bad]]:
+def _results(chunks: Iterator[tuple[int, list[str]]], workers: int) -> Iterator[Described]:
     """Chunk by chunk, in order, with few under way; this process works too, and at once, while the others still start."""
     if workers <= 1:
-        yield from map(_process, chunks)
+        yield from itertools.starmap(describe_all, chunks)
         return
     with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
-        waiting: deque[Future[tuple[MoleculeTable, Bad]]] = deque()
+        waiting: deque[Future[Described]] = deque()
         while True:
             busy = sum(not result.done() for result in waiting)
-            waiting += [pool.submit(_process, chunk) for chunk in itertools.islice(chunks, max(0, 2 * workers - 1 - busy))]
+            waiting += [
+                pool.submit(describe_all, *chunk) for chunk in itertools.islice(chunks, max(0, 2 * workers - 1 - busy))
+            ]
             while waiting and waiting[0].done():
                 yield waiting.popleft().result()
             if (own := next(chunks, None)) is None:
                 break
             waiting.append(Future())
-            waiting[-1].set_result(_process(own))
+            waiting[-1].set_result(describe_all(*own))
         yield from (result.result() for result in waiting)
-
-
-def _process(chunk: tuple[int, list[str]]) -> tuple[MoleculeTable, Bad]:
-    first, smiles = chunk
-    molecules, rows, bad = [], [], []
-    for row, text in enumerate(smiles, first):
-        try:
-            molecules.append(describe(text))
-            rows.append(row)
-        except ValueError as error:
-            bad.append((row, str(error)))
-    labels = sorted({label for molecule in molecules for label in molecule.atoms})
-    place = {label: i for i, label in enumerate(labels)}
-    bonds = np.array([bond for m in molecules for bond in m.bonds], dtype=np.int16).reshape(-1, 3)
-    table = MoleculeTable(
-        atom=torch.tensor([place[label] for m in molecules for label in m.atoms], dtype=torch.int16),
-        ends=torch.from_numpy(np.ascontiguousarray(bonds[:, :2].T)),
-        bond=torch.from_numpy(np.ascontiguousarray(bonds[:, 2])),
-        node_start=torch.tensor([0, *itertools.accumulate(len(m.atoms) for m in molecules)]),
-        bond_start=torch.tensor([0, *itertools.accumulate(len(m.bonds) for m in molecules)]),
-        parts=torch.tensor(
-            [[m.logp, m.accessibility, m.ring, m.networkx_ring] for m in molecules], dtype=torch.float32
-        ).reshape(-1, 4),
-        row=torch.tensor(rows, dtype=torch.int64),
-        labels=tuple(labels),
-    )
-    return table, bad
