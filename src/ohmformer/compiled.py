@@ -11,7 +11,7 @@ along with all else that is left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,7 @@ def takes(step: RowBlocks, state: Float[Tensor, "3 nodes k"], layers: int) -> bo
         and state.shape[2] in WIDTHS
         and layers <= DEEPEST
         and step.matrix.dtype == state.dtype == torch.float32
+        and step.matrix.crow_indices().dtype == torch.int32
         and state.is_contiguous()
     )
 
@@ -60,12 +61,10 @@ class _Rows:
     """A CSR matrix whose rows are shared out among threads, by entries."""
 
     def __init__(self, matrix: Tensor) -> None:
-        parts = matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values()
-        self.start, self.column, self.value = (x.contiguous() for x in parts)
-        self.threads = torch.get_num_threads()
-        shares = torch.arange(1, PARTS * self.threads) * len(self.column) // (PARTS * self.threads)
-        inner = torch.searchsorted(self.start, shares.int()).tolist()
-        self.bounds = [0, *inner, matrix.shape[0]]
+        self.matrix = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+        self.threads, self.entries = torch.get_num_threads(), len(self.matrix[2])
+        shares = torch.arange(1, PARTS * self.threads) * self.entries // (PARTS * self.threads)
+        self.bounds = [0, *torch.searchsorted(self.matrix[0], shares.int()).tolist(), matrix.shape[0]]
 
     def __enter__(self) -> _Rows:
         self.pool = ThreadPoolExecutor(self.threads)
@@ -75,10 +74,14 @@ class _Rows:
         self.pool.shutdown()
 
     def call(self, function: Callable[..., None], *numbers: int | float, arrays: tuple[Tensor | None, ...]) -> None:
-        """``function`` of every part of the rows, the matrix, some numbers before it and some arrays after it."""
-        matrix = (x.data_ptr() for x in (self.start, self.column, self.value))
-        rest = *numbers, *matrix, *(None if x is None else x.data_ptr() for x in arrays)
-        wait([self.pool.submit(function, *part, len(self.column), *rest) for part in pairwise(self.bounds)])
+        """``function`` of every part of the rows, the entries, some numbers, the matrix and some arrays."""
+        held = *self.matrix, *arrays  # by the threads, which outlive this call if it is interrupted
+
+        def share(first: int, last: int) -> None:
+            function(first, last, self.entries, *numbers, *(None if x is None else x.data_ptr() for x in held))
+
+        for done in [self.pool.submit(share, *part) for part in pairwise(self.bounds)]:
+            done.result()
 
 
 def chebyshev_round(
@@ -116,7 +119,14 @@ def chebyshev_round(
 def left(laplacian: Tensor, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"] | None:
     """``psi - L phi`` in float64, or None where compiled code is of no use or not written for these arrays."""
     library, (nodes, demands) = native.library(), psi.shape
-    if library is None or not pays(nodes, psi.device) or psi.stride() != phi.stride() or psi.stride(1) != 1:
+    written_for = (
+        pays(nodes, psi.device)
+        and psi.dtype == phi.dtype == laplacian.dtype == torch.float64
+        and laplacian.crow_indices().dtype == torch.int32
+        and psi.stride() == phi.stride()
+        and psi.stride(1) == 1
+    )
+    if library is None or not written_for:
         return None
     out = torch.empty_like(psi, memory_format=torch.contiguous_format)
     with _Rows(laplacian) as rows:

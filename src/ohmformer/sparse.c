@@ -38,7 +38,8 @@ static inline Vector floats(const Words *row, int g) {
 }
 
 /* residual <- residual - gamma N old; new <- (omega - 1) old + omega residual, rounded to bytes; sum <- sum + old + new */
-static inline __attribute__((always_inline)) void rows(int first, int last, int entries, const int groups, float omega, Arrays a) {
+static inline __attribute__((always_inline)) void rows(int64_t first, int64_t last, int64_t entries, const int groups,
+                                                       float omega, Arrays a) {
     const int words = groups / 4;
     for (int64_t i = first; i < last; i++) {
         Vector left[MOST], own[MOST];
@@ -46,7 +47,7 @@ static inline __attribute__((always_inline)) void rows(int first, int last, int 
             own[g] = a.old_scale[i] * floats(a.old + words * i, g);
             left[g] = a.residual[groups * i + g] - own[g];
         }
-        for (int e = a.start[i]; e < a.start[i + 1]; e++) {
+        for (int64_t e = a.start[i]; e < a.start[i + 1]; e++) {
             const int64_t j = a.column[e], soon = a.column[e + AHEAD < entries ? e + AHEAD : e];
             const float weight = a.value[e] * a.old_scale[j];
             __builtin_prefetch(a.old + words * soon);
@@ -98,7 +99,7 @@ void ohm_residual(int64_t first, int64_t last, int64_t entries, int64_t demands,
             const int64_t wide = demands - b < BLOCK ? demands - b : BLOCK;
             Quad sum[BLOCK / 4] = {{0}};
             memcpy(sum, psi + stride * i + b, wide * sizeof(double));
-            for (int e = start[i]; e < start[i + 1]; e++) {
+            for (int64_t e = start[i]; e < start[i + 1]; e++) {
                 const double *row = phi + stride * column[e] + b;
                 if (b == 0) { /* the whole row, some entries ahead */
                     const char *soon = (const char *)(phi + stride * column[e + AHEAD < entries ? e + AHEAD : e]);
