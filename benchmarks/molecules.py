@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from measure import side_by_side, write_table
 from ohmformer.molecules.batches import Batch, Split
@@ -80,6 +81,31 @@ def step(model: nn.Module, split: Split, batch: int, *, fused: bool) -> Callable
     return run
 
 
+class Products(TorchDispatchMode):
+    """Remembers the shapes of all matrix products while it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[tuple[int, int], tuple[int, int]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            a, b = args[-2:]
+            self.shapes.append((tuple(a.shape), tuple(b.shape)))
+        return func(*args, **(kwargs or {}))
+
+    def again(self) -> Callable[[], None]:
+        """The same products and nothing else, of numbers that are there."""
+        held = {shape: torch.randn(shape) for shape in {shape for pair in self.shapes for shape in pair}}
+        results = {(a[0], b[1]): torch.empty(a[0], b[1]) for a, b in self.shapes}
+
+        def run() -> None:
+            for a, b in self.shapes:
+                torch.mm(held[a], held[b], out=results[a[0], b[1]])
+
+        return run
+
+
 def throughput(table: MoleculeTable, batch: int, repeats: int) -> list[list[str]]:
     """Molecules a second of every model, and their ratio to the transcription and to the model without encoding."""
     y = torch.zeros(len(table))
@@ -90,8 +116,13 @@ def throughput(table: MoleculeTable, batch: int, repeats: int) -> list[list[str]
         config = RunConfig(encoding=encoding, width=128, groups=16, loops=1)
         split = Split(table, y, *keep(config, table))
         candidates[f"ours, {encoding}"] = step(MoleculeModel(config, len(table.labels), 64), split, batch, fused=True)
+    with Products() as products:
+        candidates["ours, none"]()
+    candidates["the matrix products of ours, nothing else"] = products.again()
+    flops = sum(2 * a[0] * a[1] * b[1] for a, b in products.shapes)
     seconds = side_by_side(candidates, repeats=repeats, in_a_row=3, warmup=1)
     plain, none = seconds["transcribed layer by layer"], seconds["ours, none"]
+    print(f"{flops / batch / 1e6:.0f} million operations a molecule and step")
     return [[name, f"{batch / s:.0f}", f"{plain / s:.2f}", f"{s / none - 1:+.0%}"] for name, s in seconds.items()]
 
 
