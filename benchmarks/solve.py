@@ -108,9 +108,15 @@ def many_small(count: int, repeats: int) -> list[list[str]]:
     answer = ohm.effective_resistance(batch, "all")
     dense = [g.laplacian().numpy() for g in graphs]
     some = [g.to_networkx() for g in graphs[:100]]
+
+    def ours(*, compiled: bool = False) -> None:
+        with native.used(compiled):
+            ohm.effective_resistance(replace(batch), "all")
+
     took = side_by_side(
         {
-            "ours": lambda: ohm.effective_resistance(replace(batch), "all"),
+            "": ours,
+            ", compiled": lambda: ours(compiled=True),
             "numpy": lambda: [np.linalg.pinv(x) for x in dense],
             "networkx": lambda: [nx.resistance_distance(g, weight="resistance") for g in some],
         },
@@ -118,11 +124,13 @@ def many_small(count: int, repeats: int) -> list[list[str]]:
         in_a_row=5,
         warmup=1,
     )
-    mine = f"`effective_resistance`, {answer.method}, {answer.layers} layers"
+    theirs = {"numpy.linalg.pinv": took.pop("numpy"), "networkx.resistance_distance": count / 100 * took.pop("networkx")}
     question = f"all pairs of {count:,} graphs of 15 to 35 nodes"
+    mine = f"`effective_resistance`, {answer.method}, {answer.layers} layers"
     return [
-        [question, mine, "loop of `numpy.linalg.pinv`", *_times(took["ours"], took["numpy"])],
-        [question, mine, "loop of `networkx.resistance_distance`", *_times(took["ours"], count / 100 * took["networkx"])],
+        [question, mine + how, f"loop of `{name}`", *_times(seconds, other)]
+        for how, seconds in took.items()
+        for name, other in theirs.items()
     ]
 
 

@@ -273,6 +273,11 @@ class Graph:
         return int(self.components.max()) + 1 if self.num_nodes else 0
 
     @cached_property
+    def connected(self) -> bool:
+        """Whether every graph is; one without nodes is."""
+        return self.num_components == int((self.graph_sizes > 0).sum())
+
+    @cached_property
     def component_sizes(self) -> Int[Tensor, " components"]:
         """Nodes of each component."""
         return torch.bincount(self.components, minlength=self.num_components)

@@ -3,8 +3,9 @@
 >>> from ohmformer import native
 >>> native.enable()  # doctest: +SKIP
 
-From then on molecules are encoded (:mod:`ohmformer.encoding.compiled`) and many demands on a large graph are solved for
-(:mod:`ohmformer.compiled`) by C where it can do what is asked for. Nothing is compiled unless asked for.
+From then on molecules are encoded (:mod:`ohmformer.encoding.compiled`), small graphs inverted
+(:mod:`ohmformer.small_compiled`) and many demands on a large graph solved for (:mod:`ohmformer.compiled`) by C where it can
+do what is asked for. Nothing is compiled unless asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = (HERE / "sparse.c", HERE / "encoding" / "layers.c")
+SOURCES = (HERE / "sparse.c", HERE / "small.c", HERE / "encoding" / "layers.c")
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC")
 _library: ctypes.CDLL | None = None
 
@@ -60,16 +61,19 @@ def _compiled() -> ctypes.CDLL:
     compiler = os.environ.get("CC") or shutil.which("cc")
     if not compiler:
         raise OSError("expected a C compiler, as cc or in $CC, found none")
-    names = " and ".join(source.name for source in SOURCES)
+    *names, last = (source.name for source in SOURCES)
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "ohmformer.so"
         try:
             subprocess.run([compiler, *OPTIONS, "-o", library, *SOURCES, "-lm"], check=True, capture_output=True, text=True)
         except subprocess.CalledProcessError as error:
-            raise OSError(f"expected {compiler} to compile {names}, it says: {error.stderr.strip()[:200]}") from error
+            raise OSError(f"expected {compiler} to compile {', '.join(names)} and {last}, it says: {error.stderr.strip()[:200]}") from error
         loaded = ctypes.CDLL(str(library))
     loaded.ohm_encode.argtypes = [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 7
     loaded.ohm_direction.argtypes = [ctypes.c_int64] * 4 + [ctypes.c_float] + [ctypes.c_void_p] * 9
     loaded.ohm_residual.argtypes = [ctypes.c_int64] * 5 + [ctypes.c_void_p] * 6
-    loaded.ohm_direction.restype = loaded.ohm_residual.restype = None
+    loaded.ohm_invert.argtypes = [ctypes.c_int64] * 3 + [ctypes.c_double] + [ctypes.c_void_p] * 16
+    loaded.ohm_all_pairs.argtypes = [ctypes.c_int64] * 3 + [ctypes.c_void_p] * 6
+    for name in ("ohm_direction", "ohm_residual", "ohm_invert", "ohm_all_pairs"):
+        getattr(loaded, name).restype = None
     return loaded

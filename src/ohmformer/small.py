@@ -1,31 +1,26 @@
 """Graphs small enough for an n x n state: ``L^+`` of all graphs of a batch, by Chebyshev cubing in padded buckets.
 
-The layers are those of :class:`~ohmformer.constructions.ChebyshevCubing` on ``N = D^-1/2 L D^-1/2`` in float32, followed by
-a few of :class:`~ohmformer.constructions.Squaring`'s in float64 with the residual taken afresh, ``X <- X + X (P - N X)``,
-each of which squares what is left. Depth comes from proved bounds on the spectrum.
+Graphs of like size are inverted together (:mod:`ohmformer.cubing`), each of them scaled, ``N = D^-1/2 L D^-1/2``.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ohmformer.constructions.electric import ChebyshevCubing, inverse_chebyshev
+from ohmformer import small_compiled
+from ohmformer.cubing import LARGEST, Plan, Scaled, invert_
 from ohmformer.graph import Graph
 from ohmformer.spectrum import Spectrum
 
-LARGEST = 2.0
-"""No eigenvalue of a normalised Laplacian is larger."""
 ENTRIES = 2**18
 """Matrix entries that go through the layers together: as many as a cache holds, whatever the batch."""
-MOST_SQUARINGS = 8
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Block:
         graphs, width = self.node.shape
         return buffer[self.start : self.start + graphs * width**2].view(graphs, width, width)
 
-    def rows_of(self, rows: Float[Tensor, "rows k"]) -> Float[Tensor, "graphs width k"]:
+    def rows_of(self, rows: Shaped[Tensor, "rows k"]) -> Shaped[Tensor, "graphs width k"]:
         """These graphs' nodes."""
         return rows[self.first_row : self.first_row + self.node.numel()].view(*self.node.shape, rows.shape[1])
 
@@ -79,11 +74,17 @@ class Buckets:
         def of_node(x: np.ndarray) -> Tensor:
             return on_device(x).index_select(0, graph.batch)
 
+        self.base, self.stride = on_device(bases), on_device(widths)
+        """Where the matrix of every graph begins, and how many columns it has."""
         node = torch.arange(graph.num_nodes, device=graph.device)
         self._slot = node - of_node(offsets)
         self._line = of_node(bases) + self._slot * of_node(widths)
         self.row: Int[Tensor, " nodes"] = node + of_node(first_rows - offsets)
         """The place of every node among all nodes and padding."""
+
+    def padded(self, x: Shaped[Tensor, " nodes"]) -> Shaped[Tensor, "rows 1"]:
+        """Among all nodes and padding, where it is zero."""
+        return x.new_zeros(self.rows).index_copy_(0, self.row, x)[:, None]
 
     def index(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
         """Where the entry of two nodes of one graph lies."""
@@ -127,6 +128,9 @@ class Inverses:
 
     def all_pairs(self, graph: Graph) -> Float[Tensor, "graphs width width"]:
         """Effective resistances of all pairs; ``inf`` between components, zero on padding."""
+        compiled = small_compiled.all_pairs(graph, self.buckets, self.buffer)
+        if compiled is not None:
+            return compiled
         width = graph.width
         out = self.buffer.new_zeros(graph.num_graphs, width, width)
         labels = torch.cat([graph.components, graph.components.new_full((1,), -1)])
@@ -134,9 +138,8 @@ class Inverses:
             x, real = block.of(self.buffer), block.node >= 0
             sides = torch.stack([x.diagonal(dim1=-2, dim2=-1), real.to(x.dtype)], dim=-1)
             resistance = torch.baddbmm(x, sides, sides.flip(-1).mT, beta=-2.0)  # X_uu + X_vv - 2 X_uv
-            resistance.diagonal(dim1=-2, dim2=-1).zero_()
             resistance.relu_()
-            if graph.num_components > graph.num_graphs:
+            if not graph.connected:
                 label = labels[block.node]
                 apart = (label[:, :, None] != label[:, None, :]) & real[:, :, None] & real[:, None, :]
                 resistance = resistance.masked_fill(apart, torch.inf)
@@ -187,96 +190,43 @@ class _Run:
         self.layers, self.residual, self.bound, self.lmin = 0, 0.0, 0.0, LARGEST
 
     def go(self) -> Float[Tensor, " entries"]:
-        """Invert every block in a buffer of scaled Laplacians."""
-        graph, at = self.graph, self.buckets.index
-        u, v = graph.edge_index
+        """Invert every block."""
+        graph = self.graph
         degree = torch.as_tensor(graph.degrees(), device=graph.device)
         root = torch.where(degree > 0, degree, torch.inf).rsqrt()
-        off = -graph.resistance.detach().double().reciprocal() * root[u] * root[v]
-        node = torch.arange(graph.num_nodes, device=graph.device)
-        place, value = torch.cat([at(u, v), at(v, u), at(node, node)]), torch.cat([off, off, (degree > 0).double()])
-        buffer = degree.new_zeros(self.buckets.entries).index_add_(0, place, value)
-
         label = graph.components
         volume = degree.new_zeros(graph.num_components).index_add_(0, label, degree)
         null = torch.where(degree > 0, (degree / torch.where(volume > 0, volume, 1.0)[label]).sqrt(), 0.0)
-        lowest = graph.scaled_spectral_bounds()
-        padded = [torch.cat([x, x.new_zeros(1)]) for x in (degree, root, null, label + 1)]
+        lowest, spread = graph.scaled_spectral_bounds(), _degree_spreads(graph, degree)
+        plans = []
         for block in self.buckets.blocks:
-            lmin = float(lowest[block.which.cpu().numpy()].min(initial=LARGEST))
-            degree, root, null, label = (x[block.node] for x in padded)
-            self._invert(block.of(buffer), degree, root, null, label, lmin)
+            which = block.which.cpu().numpy()
+            plans.append(Plan.of(float(lowest[which].min()), float(spread[which].max()), self.tol))
+        if small_compiled.takes(graph, plans):
+            buffer, residual, squared = small_compiled.invert(graph, self.buckets, plans, degree, root, null)
+            found = [(float(residual[b.which].max()), int(squared[b.which].max())) for b in self.buckets.blocks]
+        else:
+            buffer, of_nodes = self._scaled(root), [self.buckets.padded(x) for x in (degree, root, null, label + 1)]
+            found = []
+            for block, plan in zip(self.buckets.blocks, plans, strict=True):
+                of_block = [block.rows_of(x)[..., 0] for x in of_nodes]
+                found.append(invert_(Scaled(graph.connected, block.of(buffer), *of_block), plan))
+        for plan, (residual, squarings) in zip(plans, found, strict=True):
+            self.layers, self.residual = max(self.layers, plan.depth + squarings), max(self.residual, residual)
+            self.bound, self.lmin = max(self.bound, plan.bound), min(self.lmin, plan.cubing.spectrum.lmin)
         return buffer
 
-    def _invert(self, n: Tensor, degree: Tensor, root: Tensor, null: Tensor, label: Tensor, lmin: float) -> None:
-        """Replace N by ``D^-1/2 N^+ D^-1/2``, in place; ``null`` spans the null space of N on every component."""
-        onto = null[:, :, None] * -null[:, None, :]
-        if self.graph.num_components > self.graph.num_graphs:
-            onto *= label[:, :, None] == label[:, None, :]
-        onto.diagonal(dim1=-2, dim2=-1).add_(degree > 0)
-        spread = _degree_spread(degree)
-
-        cubing = ChebyshevCubing(Spectrum(lmin, LARGEST))
-        goal = self.tol / (2 * spread)
-        # at least one squaring in float64: rounding in float32 leaves a residual of about eps kappa, squared it is harmless
-        dtype = torch.float32 if torch.finfo(torch.float32).eps * cubing.spectrum.condition < 0.1 else torch.float64
-        reach = torch.finfo(dtype).eps * cubing.spectrum.condition
-        squarings = int(dtype == torch.float32)
-        while squarings < MOST_SQUARINGS and goal ** (0.5**squarings) < reach:
-            squarings += 1
-        depth = cubing.layers_for(goal ** (0.5**squarings) / lmin)
-
-        x = _cube(cubing, n.to(dtype), onto.to(dtype), depth).double()
-        left = torch.baddbmm(onto, n, x, alpha=-1.0)
-        for _ in range(squarings):
-            x += x.to(dtype) @ left.to(dtype)
-            left = torch.baddbmm(onto, n, x, alpha=-1.0)
-        residual = _longest_column(left, degree, root)
-        while residual > self.tol and squarings < MOST_SQUARINGS:
-            better = torch.baddbmm(x, x, left)
-            left = torch.baddbmm(onto, n, better, alpha=-1.0)
-            now = _longest_column(left, degree, root)
-            if not now < residual / 2:
-                break
-            x, residual, squarings = better, now, squarings + 1
-        torch.add(x, x.mT, out=n).mul_(0.5 * root[:, :, None]).mul_(root[:, None, :])
-        left_of = inverse_chebyshev(3.0 ** max(depth - 1, 0), LARGEST / lmin)
-        self.layers, self.residual = max(self.layers, depth + squarings), max(self.residual, residual)
-        self.bound, self.lmin = max(self.bound, spread * left_of ** (2**squarings)), min(self.lmin, lmin)
+    def _scaled(self, root: Float[Tensor, " nodes"]) -> Float[Tensor, " entries"]:
+        """The buffer of ``N = D^-1/2 L D^-1/2``."""
+        at, (u, v) = self.buckets.index, self.graph.edge_index
+        off = -self.graph.resistance.detach().double().reciprocal() * root[u] * root[v]
+        place = torch.cat([at(u, v), at(v, u), self.buckets.diagonal()])
+        return root.new_zeros(self.buckets.entries).index_add_(0, place, torch.cat([off, off, (root > 0).double()]))
 
 
-def _cube(cubing: ChebyshevCubing, n: Tensor, onto: Tensor, layers: int) -> Tensor:
-    """The layers of the construction on ``N`` and P; the second one needs no product for X, the last none for R.
-
-    ``R <- (R^2 - u) R / (1 - u)`` and ``X <- (R^2 + R + 1 - u) X / (1 - u)``: scalars go to diagonals and into the products.
-    """
-    r, x = torch.sub(onto, n, alpha=cubing.start), onto * cubing.start  # not in place: in float64 it is the caller's own P
-    offsets = cubing.offsets(layers - 1)
-    for l, u in enumerate(offsets):
-        by = 1 / (1 - u)
-        square = r @ r
-        both = square + r
-        if l == 0:
-            x.add_(both, alpha=by * cubing.start)
-        else:
-            both.diagonal(dim1=-2, dim2=-1).add_(1 - u)
-            x = torch.baddbmm(x, both, x, beta=0, alpha=by)
-        if l + 1 < len(offsets):
-            square.diagonal(dim1=-2, dim2=-1).sub_(u)
-            r = torch.baddbmm(r, square, r, beta=0, alpha=by)
-    return x
-
-
-def _longest_column(left: Tensor, degree: Tensor, root: Tensor) -> float:
-    """The norm of the longest column of ``D^1/2 (P - N X) D^-1/2``, the residual in the graph's own coordinates."""
-    squares = (degree[:, None, :] @ left.square())[:, 0, :] * root.square()
-    return math.sqrt(float(squares.max())) if squares.numel() else 0.0
-
-
-def _degree_spread(degree: Float[Tensor, "graphs width"]) -> float:
-    """``sqrt(max degree / min degree)`` within a graph at most: what the scaling can do to the norm of a residual."""
-    if not degree.numel():
-        return 1.0
-    high = degree.amax(dim=1)
-    low = torch.where(degree > 0, degree, torch.inf).amin(dim=1)
-    return math.sqrt(float((high / low).max())) if bool((high > 0).any()) else 1.0
+def _degree_spreads(graph: Graph, degree: Float[Tensor, " nodes"]) -> Float[np.ndarray, " graphs"]:
+    """``sqrt(max degree / min degree)`` of every graph, isolated nodes aside."""
+    high = degree.new_zeros(graph.num_graphs).scatter_reduce(0, graph.batch, degree, "amax")
+    smallest = torch.where(degree > 0, degree, torch.inf)
+    low = degree.new_full((graph.num_graphs,), torch.inf).scatter_reduce(0, graph.batch, smallest, "amin")
+    return (high / low).sqrt().clamp(min=1.0).cpu().numpy()
