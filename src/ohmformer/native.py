@@ -61,13 +61,14 @@ def _compiled() -> ctypes.CDLL:
     compiler = os.environ.get("CC") or shutil.which("cc")
     if not compiler:
         raise OSError("expected a C compiler, as cc or in $CC, found none")
-    *names, last = (source.name for source in SOURCES)
+    *some, last = (source.name for source in SOURCES)
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "ohmformer.so"
         try:
             subprocess.run([compiler, *OPTIONS, "-o", library, *SOURCES, "-lm"], check=True, capture_output=True, text=True)
         except subprocess.CalledProcessError as error:
-            raise OSError(f"expected {compiler} to compile {', '.join(names)} and {last}, it says: {error.stderr.strip()[:200]}") from error
+            names, said = f"{', '.join(some)} and {last}", error.stderr.strip()[:200]
+            raise OSError(f"expected {compiler} to compile {names}, it says: {said}") from error
         loaded = ctypes.CDLL(str(library))
     loaded.ohm_encode.argtypes = [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 7
     loaded.ohm_direction.argtypes = [ctypes.c_int64] * 4 + [ctypes.c_float] + [ctypes.c_void_p] * 9
