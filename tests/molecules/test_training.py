@@ -41,9 +41,9 @@ def test_a_run_leaves_a_result_a_history_and_two_checkpoints(small: RunConfig, d
     assert result["test"] == pytest.approx(float((predict(module.model, test) - test.y).abs().mean()), rel=1e-6)
 
 
-@pytest.mark.parametrize("encoding", ["lt-diagonal", "lt-random", "lappe"])
-def test_a_killed_run_ends_as_it_would_have(encoding: str, small: RunConfig, tables: Tables, tmp_path: Path):
-    config = replace(small, encoding=encoding)
+@pytest.mark.parametrize(("encoding", "average"), [("lt-diagonal", 0.9), ("lt-random", 0.0), ("lappe", 0.0)])
+def test_a_killed_run_ends_as_it_would_have(encoding: str, average: float, small: RunConfig, tables: Tables, tmp_path: Path):
+    config = replace(small, encoding=encoding, average=average)
     whole = train(config, RunData(config, tables), tmp_path / "whole", accelerator="cpu")
     with pytest.raises(Killed):
         train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu", progress=_kill_after(2))
@@ -119,6 +119,35 @@ def test_evaluation_after_measuring_norms_does_not_depend_on_running_statistics(
     assert not torch.allclose(predict(module.model, data.valid), once)
     measure_norms(module.model, data.train, 0)
     assert torch.equal(predict(module.model, data.valid), once)
+
+
+def test_what_is_validated_and_tested_is_the_running_mean_of_the_weights(
+    small: RunConfig, tables: Tables, tmp_path: Path, monkeypatch
+):
+    config = replace(small, average=0.8)
+    data = RunData(config, tables)
+    weights: list[torch.Tensor] = []
+    took = training.Regression.on_train_batch_end
+
+    def watched(module, *args):
+        weights.append(torch.nn.utils.parameters_to_vector(module.model.parameters()).detach().double())
+        took(module, *args)
+
+    monkeypatch.setattr(training.Regression, "on_train_batch_end", watched)
+    result = train(config, data, tmp_path, accelerator="cpu")
+    mean = weights[0]
+    for n, x in enumerate(weights[1:], start=1):
+        stays = min(0.8, (1 + n) / (10 + n))
+        mean = stays * mean + (1 - stays) * x
+    module = training.Regression(config, data)
+    module.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"])
+    torch.testing.assert_close(
+        torch.nn.utils.parameters_to_vector(module.judged.parameters()).double(), mean, rtol=1e-5, atol=1e-6
+    )
+    module.load_state_dict(torch.load(tmp_path / "best.ckpt", weights_only=True)["state_dict"])
+    test = data.split(data.table("test"))
+    assert result["test"] == pytest.approx(float((predict(module.judged, test) - test.y).abs().mean()), rel=1e-6)
+    assert result["parameters"] == sum(p.numel() for p in module.model.parameters())
 
 
 def test_targets_are_standardised_on_training_molecules(table: MoleculeTable):

@@ -69,6 +69,8 @@ class RunConfig:
     half_life: int = 800
     """Epochs after which the rate is halved, for ``halving`` (smoothly) and ``steps``."""
     clip: float = 1.0
+    average: float = 0.0
+    """How much of the running mean of the weights, which is what is validated and tested, stays in a step; 0 for no mean."""
     starts: int = 1
     """Initialisations of which the best after one epoch is kept."""
     patience: int | None = None
@@ -94,6 +96,8 @@ class RunConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"expected average in [0, 1), got {self.average}")
 
     @property
     def name(self) -> str:

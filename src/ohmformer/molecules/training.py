@@ -11,7 +11,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
 from ohmformer.files import whole_file, write_table
@@ -82,9 +83,18 @@ class Regression(L.LightningModule):
         super().__init__()
         self.config, self.data = config, data
         self.model = MoleculeModel(config, len(data.labels), data.most_nodes)
+        self.averaged = _averaged(self.model, config.average) if config.average else None
         self.history: list[dict[str, int | float]] = []
         self._sums = [0.0, 0.0]
         self._began = 0.0
+
+    @property
+    def judged(self) -> MoleculeModel:
+        """The model that is validated and tested: with the mean of the weights if there is one."""
+        if self.averaged is None:
+            return self.model
+        assert isinstance(self.averaged.module, MoleculeModel)
+        return self.averaged.module
 
     def configure_optimizers(self) -> Any:
         """AdamW with two rates, one for the encoding."""
@@ -130,6 +140,11 @@ class Regression(L.LightningModule):
         self._sums[1] += len(molecules.y)
         return error * (self.trainer.world_size / total)
 
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Take the new weights into the mean."""
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.model)
+
     def on_train_epoch_start(self) -> None:
         """Start the clock."""
         self._sums, self._began = [0.0, 0.0], time.perf_counter()
@@ -137,11 +152,11 @@ class Regression(L.LightningModule):
     def on_validation_start(self) -> None:
         """Measure the batch norms' statistics for the weights as they are: running means lag behind a learned encoding."""
         if not self.trainer.sanity_checking:
-            measure_norms(self.model, self.data.train, self.config.seed, self.global_rank, self.trainer.world_size)
+            measure_norms(self.judged, self.data.train, self.config.seed, self.global_rank, self.trainer.world_size)
 
     def validation_step(self, batch: tuple[Batch, int], index: int) -> None:
         """Add up the errors."""
-        error = (self.model(batch[0], draw_of(self.config.seed, EVALUATION, index)) - batch[0].y).abs()
+        error = (self.judged(batch[0], draw_of(self.config.seed, EVALUATION, index)) - batch[0].y).abs()
         self.log("valid", error.mean(), on_epoch=True, sync_dist=True, batch_size=len(error))
 
     def on_validation_epoch_end(self) -> None:
@@ -163,6 +178,15 @@ class Regression(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Only of the same run."""
         self.history = checkpoint["history"]
+
+
+def _averaged(model: MoleculeModel, stays: float) -> AveragedModel:
+    """``mean <- b mean + (1 - b) weights`` a step, with b smaller at first so that the initial weights are forgotten."""
+
+    def update(mean: Sequence[Tensor], weights: Sequence[Tensor], steps: Tensor | int) -> None:
+        torch._foreach_lerp_(list(mean), list(weights), 1 - min(stays, (1 + int(steps)) / (10 + int(steps))))
+
+    return AveragedModel(model, multi_avg_fn=update).requires_grad_(False)
 
 
 def _same(x: Any) -> Any:
@@ -305,7 +329,7 @@ def _best_start(config: RunConfig, data: RunData, folder: Path) -> RunConfig:
 def _result(module: Regression, folder: Path, trainer: L.Trainer) -> dict[str, Any]:
     """The test molecules, read here and only here: as they are, renumbered at random, and by networkx's rings."""
     module.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"])
-    model, data, history = module.model.cpu().eval(), module.data, module.history
+    model, data, history = module.judged.cpu().eval(), module.data, module.history
     table = data.table("test")
     test = data.split(table)
     predicted = predict(model, test)
