@@ -20,7 +20,7 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE
 
 import ohmformer as ohm
 from measure import write_table
-from ohmformer import Graph
+from ohmformer import Graph, native
 
 Edges = tuple[int, np.ndarray, np.ndarray]
 
@@ -32,12 +32,13 @@ def awkward(rng: np.random.Generator) -> Edges:
     return nodes, edges, 10.0 ** rng.uniform(-8, 8, len(edges))
 
 
-def ours(ask: Callable[[Graph], ohm.Answer]) -> Callable[[Edges], float]:
+def ours(ask: Callable[[Graph], ohm.Answer], *, compiled: bool = False) -> Callable[[Edges], float]:
     """A question to the front door."""
 
     def run(graph: Edges) -> float:
         nodes, edges, resistance = graph
-        return _worst(ask(Graph.from_edges(edges, num_nodes=nodes, resistance=resistance)).value.numpy())
+        with native.used(compiled):
+            return _worst(ask(Graph.from_edges(edges, num_nodes=nodes, resistance=resistance)).value.numpy())
 
     return run
 
@@ -92,6 +93,7 @@ def main() -> None:
             )
         ),
         '`ohm.effective_resistance(g, "all")`': ours(lambda g: ohm.effective_resistance(g, "all")),
+        '`ohm.effective_resistance(g, "all")`, compiled': ours(lambda g: ohm.effective_resistance(g, "all"), compiled=True),
         "`ohm.heat_kernel`": ours(ohm.heat_kernel),
         "`ohm.resistive_embedding`": ours(ohm.resistive_embedding),
         "`ohm.eigenvectors(g, 8)`": ours(lambda g: ohm.eigenvectors(g, 8)),

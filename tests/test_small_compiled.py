@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ohmformer as ohm
 from ohmformer import Graph, native, small_compiled
 from tests.strategies import demands_for, graphs
-from tests.test_solve import random_graph
+from tests.test_solve import anything, ask_everything, random_graph
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -71,6 +71,12 @@ def check_all_pairs(parts: list[Graph], tol: float = 1e-9) -> None:
 @given(st.lists(graphs(), min_size=1, max_size=5))
 def test_all_pairs_are_lapacks_on_any_batch(parts):
     check_all_pairs(parts)
+
+
+@settings(max_examples=60)
+@given(anything())
+def test_no_graph_gives_nan_or_an_undocumented_error(g):
+    ask_everything(g)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 13, 24, 31, 32, 33, 47, 63, 64])
