@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import ohmformer as ohm
 from ohmformer import Graph, native, small_compiled
 from tests.strategies import demands_for, graphs
-from tests.test_solve import anything, ask_everything, random_graph
+from tests.test_any_graph import anything, ask_everything
+from tests.test_solve import random_graph
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 

@@ -1,0 +1,78 @@
+"""Any graph at all: disconnected, isolated nodes, duplicates, self-loops, resistances over sixteen orders of magnitude."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ohmformer as ohm
+from ohmformer import Graph
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@st.composite
+def anything(draw) -> Graph:
+    """Disconnected, isolated nodes, duplicates, self-loops, resistances from 1e-8 to 1e8."""
+    n = draw(st.integers(1, 14))
+    node = st.integers(0, n - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=25))
+    power = st.floats(-8, 8)
+    resistance = [10.0 ** draw(power) for _ in edges]
+    return Graph.from_edges(edges, num_nodes=n, resistance=resistance)
+
+
+def _answer_or_refusal(ask):
+    try:
+        return ask(), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+@settings(max_examples=100)
+@given(anything())
+def test_no_graph_gives_nan_or_an_undocumented_error(g):
+    ask_everything(g)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(anything())
+def test_no_graph_of_a_thousand_gives_nan_or_an_undocumented_error(g):
+    ask_everything(g)
+
+
+def ask_everything(g: Graph) -> None:
+    psi = g.center(torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64))
+    x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64)
+    for ask in (
+        lambda: ohm.potentials(g, psi, center=True),
+        lambda: ohm.electric_flow(g, psi, center=True),
+        lambda: ohm.effective_resistance(g),
+        lambda: ohm.effective_resistance(g, "all"),
+        lambda: ohm.kirchhoff_index(g),
+        lambda: ohm.resistive_embedding(g),
+        lambda: ohm.resistive_embedding(g, 4),
+        lambda: ohm.heat_kernel(g, 0.5, x),
+        lambda: ohm.eigenvectors(g, 20),
+    ):
+        answer, refusal = _answer_or_refusal(ask)
+        if answer is None:
+            assert "reaches" in refusal or "layers" in refusal
+        else:
+            assert not torch.isnan(answer.value).any()
+            assert np.isfinite(answer.residual)
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 2])
+def test_graphs_without_edges_are_answered(nodes):
+    g = Graph.from_edges([], num_nodes=nodes)
+    zero = torch.zeros(nodes, 1, dtype=torch.float64)
+    assert ohm.potentials(g, zero).value.tolist() == zero.tolist()
+    assert ohm.effective_resistance(g).value.shape == (0,)
+    assert ohm.effective_resistance(g, "all").value.shape == (nodes, nodes)
+    assert ohm.eigenvectors(g, 2).value.shape == (nodes, 2)
+    torch.testing.assert_close(ohm.heat_kernel(g, 1.0).value, torch.eye(nodes, dtype=torch.float64))
