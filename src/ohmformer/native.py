@@ -57,7 +57,7 @@ def library() -> ctypes.CDLL | None:
 
 @cache
 def _compiled() -> ctypes.CDLL:
-    """The library, made once a process, in about a second."""
+    """The library, made once a process, in a second or two."""
     compiler = os.environ.get("CC") or shutil.which("cc")
     if not compiler:
         raise OSError("expected a C compiler, as cc or in $CC, found none")
