@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NODES, EDGES, LAYERS, DEGREE = 64, 2048, 12, 9
 """What the source is written for: nodes and edges of a graph, layers of cubing, and the degree of the first of them."""
+FEWEST = 16
+"""Graphs from which on threads pay."""
 PARTS = 8
 """Parts of the graphs for each thread, so that one that is held up does not keep the others waiting."""
 
@@ -95,11 +97,13 @@ def _in_parts(
     function: Callable[..., None], graphs: int, numbers: tuple[int | float, ...], arrays: Sequence[Tensor | None]
 ) -> None:
     """``function`` of all graphs, shared out among threads."""
-    threads = torch.get_num_threads()
     held = [x if x is None else x.contiguous() for x in arrays]  # until all threads are done
     addresses = [x if x is None else x.data_ptr() for x in held]
-    parts = min(graphs, PARTS * threads)
-    bounds = [graphs * i // parts for i in range(parts + 1)] if parts else []
+    threads = torch.get_num_threads()
+    if threads == 1 or graphs < FEWEST:
+        function(0, graphs, *numbers, *addresses)
+        return
+    bounds = [graphs * i // (PARTS * threads) for i in range(PARTS * threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda part: function(*part, *numbers, *addresses), pairwise(bounds)))
 
