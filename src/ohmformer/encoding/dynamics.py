@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import embedding_bag, pad
+from torch.nn.functional import embedding_bag
 
 TINY = 1e-12
 """Added to squared norms: a state that vanishes stays zero, and its gradient finite."""
@@ -176,57 +176,6 @@ def moving_layers(
         similarity = _sum(seen, layer.gram, similarity, layer.phi)
         phi = unit((phi * layer.skip).baddbmm_(phi * value, similarity), len(layer.value))
     return phi
-
-
-# ---------------------------------------------------------------------------------------------------- B fixed, all demands
-
-
-def spectral_layers(
-    seen: Float[Tensor, "graphs width width"],
-    real: Bool[Tensor, "graphs width"],
-    layers: Sequence[Layer],
-    after_first: Float[Tensor, " graphs"] | None = None,
-) -> Float[Tensor, "graphs width channels"]:
-    """The diagonals of the channels that start as the identity, where B stays what it is.
-
-    Channel c is then a function of N, ``p_c(N)``: its diagonal is read out with the squares of the eigenvectors.
-    """
-    above = 1 + 2 * pad(seen.diagonal(dim1=1, dim2=2), (0, 1)).amax(
-        dim=1, keepdim=True
-    )  # N <= 2 diag(N): where padding goes
-    values, vectors = (x.to(seen) for x in torch.linalg.eigh((seen + torch.diag_embed(above * ~real)).double()))
-    return vectors.square() @ on_spectrum(values, real.sum(1), layers, after_first)
-
-
-def on_spectrum(
-    values: Float[Tensor, "graphs width"],
-    sizes: Int[Tensor, " graphs"],
-    layers: Sequence[Layer],
-    after_first: Float[Tensor, " graphs"] | None = None,
-    *,
-    restore: bool = False,
-) -> Float[Tensor, "graphs width channels"]:
-    """``p_c`` on every eigenvalue of N after all layers, of channels that start as the identity, where B stays what it is.
-
-    ``K = sum_c W_QK,c p_c(N)^2`` is a function of N too, so a layer acts on numbers, ``p <- p (skip + value (gram lambda +
-    phi sum_c product_c p_c^2))``, then over its norm; no weight of a layer touches eigenvectors. At the end channels have
-    the norm of the identity, whatever the graph. With ``restore`` they are multiplied by the norms that the layers divided
-    by: a channel that walks then gives return probabilities, not multiples of them.
-    """
-    real = (torch.arange(values.shape[1], device=values.device) < sizes[:, None]).to(values)
-    scale = sizes.to(values).sqrt()[:, None, None]
-    p = (real[:, :, None] / scale.clamp(min=1)).expand(-1, -1, len(layers[0].value))
-    for l, layer in enumerate(layers):
-        if l == 1 and after_first is not None:
-            values = values * after_first[:, None]
-        similarity = torch.stack([values, p.square() @ layer.product], dim=2)
-        weight = torch.stack([layer.value * layer.gram, layer.value * layer.phi])
-        p = p * (similarity @ weight + layer.skip)
-        square = p.square().sum(1, keepdim=True).add(TINY)
-        p = p * square.rsqrt()
-        if restore:
-            scale = scale * square.sqrt()
-    return p * scale
 
 
 # ---------------------------------------------------------------------------------------------------- B fixed, large graphs

@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ohmformer.encoding import compiled
-from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, spectral_layers, unit
+from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, unit
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
+from ohmformer.encoding.on_spectrum import spectral_layers
 from ohmformer.inverse import DENSE
 
 Function = TypeVar("Function", bound=Callable)
@@ -212,16 +213,15 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
     def _layers(self) -> list[Layer]:
         """The weights layer by layer, scalars multiplied out."""
         watched = torch.is_grad_enabled() and any(p.requires_grad for p in (self.scalars, self.value, self.query, self.key))
-        product = self.query * self.key
+        alpha_v, alpha_qk, alpha_r, w_r, beta_1, beta_2, beta_3, beta_4 = self.scalars.unbind(1)
+        scalars = torch.stack(
+            [1 + alpha_r, alpha_v * beta_1 * alpha_qk, alpha_v * beta_2, 1 + w_r, beta_3 * alpha_qk, beta_4]
+        )
+        rows = [x.unbind() if watched else x.tolist() for x in scalars.unbind(1)]
+        of_channels = zip(self.value.unbind(), (self.query * self.key).unbind(), strict=True)
         layers = []
-        for group in range(self.groups):
-            row = self.scalars[group].unbind() if watched else self.scalars[group].tolist()
-            alpha_v, alpha_qk, alpha_r, w_r, beta_1, beta_2, beta_3, beta_4 = row
-            layer = Layer(
-                b_skip=1 + alpha_r, b_gram=alpha_v * beta_1 * alpha_qk, b_phi=alpha_v * beta_2,
-                skip=1 + w_r, gram=beta_3 * alpha_qk, phi=beta_4, value=self.value[group], product=product[group],
-            )  # fmt: skip
-            layers += [layer] * self.loops
+        for (b_skip, b_gram, b_phi, skip, gram, phi), (value, product) in zip(rows, of_channels, strict=True):
+            layers += [Layer(b_skip, b_gram, b_phi, skip, gram, phi, value, product)] * self.loops
         return layers
 
     def _encode(self, pairs: Pairs, start: Tensor | None) -> Float[Tensor, "nodes hidden"]:

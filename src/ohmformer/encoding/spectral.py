@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ohmformer.encoding.dynamics import on_spectrum
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
+from ohmformer.encoding.on_spectrum import on_spectrum
 from ohmformer.encoding.pe import LinearTransformerPE
 
 
@@ -43,7 +43,7 @@ def channels(
     *,
     restore: bool = False,
 ) -> Float[Tensor, "graphs width hidden"]:
-    """``p`` of every channel on every eigenvalue after all layers, see :func:`~ohmformer.encoding.dynamics.on_spectrum`."""
+    """``p`` of every channel on every eigenvalue after all layers, see :mod:`ohmformer.encoding.on_spectrum`."""
     if model.phi0 != "diagonal" or model.evolve or model.degrees != "gram":
         raise ValueError(f"expected phi0='diagonal' with B fixed and Gram degrees, got {model.config}")
     return on_spectrum(values, sizes, model._layers(), restore=restore)

@@ -1,0 +1,75 @@
+"""Layers on eigenvalues: what the layers do to whole matrices, with gradients of weights and eigenvalues."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ohmformer.encoding.dynamics import Layer
+from ohmformer.encoding.on_spectrum import on_spectrum
+
+CHANNELS, DEPTH = 3, 4
+
+
+def layers_of(weights: Tensor) -> list[Layer]:
+    """Weights of an update of Phi from the rows of a matrix, ``(layers, 3 + 2 channels)``."""
+    return [Layer(1.0, 0.0, 0.0, *row[:3].unbind(), row[3 : 3 + CHANNELS], row[3 + CHANNELS :]) for row in weights]
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def on_matrices(n: Tensor, weights: Tensor, factor: float, *, restore: bool) -> Tensor:
+    """Equation e:z_dynamics_molecule on a channel's n x n matrix as it reads, one graph; the channels' matrices."""
+    size = len(n)
+    phi = [torch.eye(size, dtype=n.dtype) / size**0.5 for _ in range(CHANNELS)]
+    norms = torch.full((CHANNELS,), size**0.5, dtype=n.dtype)
+    for l, row in enumerate(weights):
+        skip, gram, beta = row[:3]
+        value, product = row[3 : 3 + CHANNELS], row[3 + CHANNELS :]
+        k = sum((w * x @ x.mT for w, x in zip(product, phi, strict=True)), torch.zeros_like(n))
+        seen = n * (1.0 if l == 0 else factor)
+        phi = [skip * x + v * (gram * seen + beta * k) @ x for v, x in zip(value, phi, strict=True)]
+        length = torch.stack([x.norm() for x in phi])
+        norms = norms * length if restore else norms
+        phi = [x / y for x, y in zip(phi, length, strict=True)]
+    return torch.stack([x * y for x, y in zip(phi, norms, strict=True)])
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_numbers_are_what_the_layers_do_to_matrices(restore):
+    weights, sizes = drawn(DEPTH, 3 + 2 * CHANNELS), [5, 3, 1]
+    factor = torch.tensor([0.7, 1.3, 1.0], dtype=torch.float64)
+    matrices = [x @ x.mT / len(x) for x in (drawn(n, n, seed=n) for n in sizes)]
+    spectra = [torch.linalg.eigh(x) for x in matrices]
+    values = torch.stack([torch.nn.functional.pad(v, (0, 5 - len(v))) for v, _ in spectra])
+    p = on_spectrum(values, torch.tensor(sizes), layers_of(weights), factor, restore=restore)
+    for i, (n, (_, vectors)) in enumerate(zip(matrices, spectra, strict=True)):
+        truth = on_matrices(n, weights, float(factor[i]), restore=restore)
+        ours = torch.stack([(vectors * p[i, : len(n), c]) @ vectors.mT for c in range(CHANNELS)])
+        torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9 * float(truth.abs().max()))
+        assert not p[i, len(n) :].any()
+
+
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients_are_those_of_differences(restore, scaled):
+    sizes = torch.tensor([4, 2, 1])
+
+    def run(values: Tensor, weights: Tensor, factor: Tensor) -> Tensor:
+        return on_spectrum(values, sizes, layers_of(weights), factor if scaled else None, restore=restore)
+
+    inputs = drawn(3, 4).abs(), drawn(DEPTH, 3 + 2 * CHANNELS), 0.5 + drawn(3, seed=1).abs()
+    assert torch.autograd.gradcheck(run, [x.requires_grad_() for x in inputs])
+
+
+def test_weights_may_be_plain_numbers_and_a_channel_may_vanish():
+    value, product = torch.tensor([-1.0, 0.0, 1.0]), torch.zeros(3)
+    walk = Layer(1.0, 0.0, 0.0, 1.0, 1.0, 1.0, value, product)
+    gone = Layer(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, value, product)
+    values = torch.tensor([[0.0, 0.5, 1.5]])
+    p = on_spectrum(values, torch.tensor([3]), [walk, walk], restore=True)
+    torch.testing.assert_close(p[0, :, 0], (1 - values[0]) ** 2)
+    torch.testing.assert_close(p[0, :, 1], torch.ones(3))
+    torch.testing.assert_close(p[0, :, 2], (1 + values[0]) ** 2)
+    assert not on_spectrum(values, torch.tensor([3]), [gone, walk]).any()
