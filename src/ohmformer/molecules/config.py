@@ -133,9 +133,9 @@ _PAPER = {
     "rings": "networkx", "pretrain": 120,
 }  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"width": 32, "epochs": 15},
-    "standard": {"epochs": 40},
-    "best": {"width": 128, "epochs": 100, "lr": 5e-4},
+    "quick": {"width": 32, "epochs": 15, "average": 0.999},
+    "standard": {"epochs": 40, "average": 0.999},
+    "best": {"width": 128, "epochs": 100, "lr": 5e-4, "average": 0.999},
     "paper": {**_PAPER, "schedule": "steps"},
     "notebook": {**_PAPER, "schedule": "halving", "adam": True, "starts": 3},
 }

@@ -91,7 +91,8 @@ def _title(config: RunConfig) -> str:
     epochs = f"pretrained {config.pretrain} epoch{'s' * (config.pretrain > 1)}"
     extras = {
         "relabelled every epoch": config.relabel, config.order: config.order != "canonical", epochs: config.pretrain > 0,
-        "networkx's rings": config.rings == "networkx",
+        "networkx's rings": config.rings == "networkx", f"{config.channels} channels": config.channels != RunConfig.channels,
+        "mean weights": config.average > 0,
     }  # fmt: skip
     extras = [name for name, on in extras.items() if on]
     return config.encoding + (f" ({', '.join(extras)})" if extras else "")
