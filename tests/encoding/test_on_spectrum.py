@@ -12,7 +12,7 @@ CHANNELS, DEPTH = 3, 4
 
 def layers_of(weights: Tensor) -> list[Layer]:
     """Weights of an update of Phi from the rows of a matrix, ``(layers, 3 + 2 channels)``."""
-    return [Layer(1.0, 0.0, 0.0, *row[:3].unbind(), row[3 : 3 + CHANNELS], row[3 + CHANNELS :]) for row in weights]
+    return [Layer(1.0, 0.0, 0.0, row[0], row[1], row[2], row[3 : 3 + CHANNELS], row[3 + CHANNELS :]) for row in weights]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
