@@ -4,8 +4,9 @@
 >>> native.enable()  # doctest: +SKIP
 
 From then on molecules are encoded (:mod:`ohmformer.encoding.compiled`), small graphs inverted
-(:mod:`ohmformer.small_compiled`) and many demands on a large graph solved for (:mod:`ohmformer.compiled`) by C where it can
-do what is asked for. Nothing is compiled unless asked for.
+(:mod:`ohmformer.small_compiled`), many demands on a large graph solved for (:mod:`ohmformer.compiled`) and Graph
+Transformers trained (:mod:`ohmformer.molecules.compiled`) by C where it can do what is asked for. Nothing is compiled
+unless asked for.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
-SOURCES = (HERE / "sparse.c", HERE / "small.c", HERE / "encoding" / "layers.c")
+SOURCES = tuple(
+    HERE / name
+    for name in ("sparse.c", "small.c", "encoding/layers.c", "encoding/on_spectrum.c", "molecules/graph_transformer.c")
+)
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC")
 _library: ctypes.CDLL | None = None
 
@@ -55,26 +60,63 @@ def library() -> ctypes.CDLL | None:
     return _library
 
 
+def call(name: str, *values: Any) -> None:
+    """A compiled function that has its own threads, as many as torch has; tensors are given as addresses."""
+    import torch
+
+    if _library is None:
+        raise RuntimeError(f"expected native.enable() before {name}")
+    plain = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values]
+    if getattr(_library, name)(torch.get_num_threads(), *plain):
+        raise MemoryError(f"expected memory for {name} of {values[0]} rows or graphs, there is none")
+
+
 @cache
 def _compiled() -> ctypes.CDLL:
     """The library, made once a process, in a second or two."""
     compiler = os.environ.get("CC") or shutil.which("cc")
     if not compiler:
         raise OSError("expected a C compiler, as cc or in $CC, found none")
-    *some, last = (source.name for source in SOURCES)
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "ohmformer.so"
-        try:
-            subprocess.run([compiler, *OPTIONS, "-o", library, *SOURCES, "-lm"], check=True, capture_output=True, text=True)
-        except subprocess.CalledProcessError as error:
-            names, said = f"{', '.join(some)} and {last}", error.stderr.strip()[:200]
-            raise OSError(f"expected {compiler} to compile {names}, it says: {said}") from error
-        loaded = ctypes.CDLL(str(library))
-    loaded.ohm_encode.argtypes = [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 7
-    loaded.ohm_direction.argtypes = [ctypes.c_int64] * 4 + [ctypes.c_float] + [ctypes.c_void_p] * 9
-    loaded.ohm_residual.argtypes = [ctypes.c_int64] * 5 + [ctypes.c_void_p] * 6
-    loaded.ohm_invert.argtypes = [ctypes.c_int64] * 3 + [ctypes.c_double] + [ctypes.c_void_p] * 16
-    loaded.ohm_all_pairs.argtypes = [ctypes.c_int64] * 3 + [ctypes.c_void_p] * 6
-    for name in ("ohm_direction", "ohm_residual", "ohm_invert", "ohm_all_pairs"):
-        getattr(loaded, name).restype = None
-    return loaded
+        command = [compiler, *OPTIONS, "-o", str(library), *map(str, SOURCES), "-lm"]
+        if subprocess.run([*command, "-fopenmp"], capture_output=True).returncode:  # one thread where there is no OpenMP
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True)
+            except subprocess.CalledProcessError as error:
+                *some, last = (source.name for source in SOURCES)
+                names, said = f"{', '.join(some)} and {last}", error.stderr.strip()[:200]
+                raise OSError(f"expected {compiler} to compile {names}, it says: {said}") from error
+        return declared(ctypes.CDLL(str(library)))
+
+
+def declared(library: ctypes.CDLL, *prefixes: str) -> ctypes.CDLL:
+    """A library whose functions, all or those with some prefixes, know what they take and answer."""
+    for name, (answers, *arguments) in _SIGNATURES.items():
+        if name.startswith(prefixes or "ohm_"):
+            function = getattr(library, name)
+            function.restype = answers
+            function.argtypes = [kind for kind, count in arguments for _ in range(count)]
+    return library
+
+
+_WHOLE, _SINGLE, _DOUBLE, _ARRAY = ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_void_p
+_SIGNATURES: dict[str, tuple] = {
+    "ohm_encode": (ctypes.c_int, (_WHOLE, 6), (_ARRAY, 7)),
+    "ohm_direction": (None, (_WHOLE, 4), (_SINGLE, 1), (_ARRAY, 9)),
+    "ohm_residual": (None, (_WHOLE, 5), (_ARRAY, 6)),
+    "ohm_invert": (None, (_WHOLE, 3), (_DOUBLE, 1), (_ARRAY, 16)),
+    "ohm_all_pairs": (None, (_WHOLE, 3), (_ARRAY, 6)),
+    "ohm_on_spectrum": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 5)),
+    "ohm_on_spectrum_backward": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 6)),
+    "ohm_pair": (ctypes.c_int,),
+    "ohm_norm": (None, (_WHOLE, 2), (_SINGLE, 3), (_ARRAY, 9)),
+    "ohm_norm_backward": (None, (_WHOLE, 2), (_SINGLE, 1), (_ARRAY, 8)),
+    "ohm_affine": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 11)),
+    "ohm_affine_backward": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 16)),
+    "ohm_mlp": (ctypes.c_int, (_WHOLE, 4), (_ARRAY, 11)),
+    "ohm_mlp_backward": (ctypes.c_int, (_WHOLE, 4), (_ARRAY, 14)),
+    "ohm_attend": (None, (_WHOLE, 5), (_SINGLE, 1), (_ARRAY, 6)),
+    "ohm_attend_backward": (ctypes.c_int, (_WHOLE, 5), (_SINGLE, 1), (_ARRAY, 9)),
+}
+"""What every function answers, and its arguments: kinds and how many."""

@@ -1,9 +1,13 @@
 """Layers on eigenvalues: what the layers do to whole matrices, with gradients of weights and eigenvalues."""
 
+import shutil
+
 import pytest
 import torch
 from torch import Tensor
 
+from ohmformer import native
+from ohmformer.encoding import on_spectrum as module
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.on_spectrum import on_spectrum
 
@@ -73,3 +77,27 @@ def test_weights_may_be_plain_numbers_and_a_channel_may_vanish():
     torch.testing.assert_close(p[0, :, 1], torch.ones(3))
     torch.testing.assert_close(p[0, :, 2], (1 + values[0]) ** 2)
     assert not on_spectrum(values, torch.tensor([3]), [gone, walk]).any()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("channels", [3, 16])
+def test_compiled_layers_and_their_gradients_are_torch_s(restore, channels, monkeypatch):
+    sizes = torch.tensor([7, 1, 4, 0])
+    values = drawn(4, 7).abs() * (torch.arange(7) < sizes[:, None])
+    weights, factor = 0.5 * drawn(DEPTH, 3 + 2 * channels, seed=2), 0.5 + drawn(4, seed=1).abs()
+    gradient, results = drawn(4, 7, channels, seed=3), []
+    for dtype, wanted in ((torch.float64, False), (torch.float32, True)):
+        rows = weights.detach().to(dtype, copy=True).requires_grad_()
+        split = [3, channels, channels]
+        layers = [Layer(1.0, 0.0, 0.0, s[0], s[1], s[2], v, p) for s, v, p in (row.split(split) for row in rows)]
+        with native.used(wanted):
+            if wanted:
+                monkeypatch.setattr(module._Layers, "forward", lambda *x: pytest.fail("torch"))
+            p = on_spectrum(values.to(dtype), sizes, layers, factor.to(dtype), restore=restore)
+        (p * gradient.to(dtype)).sum().backward()
+        assert rows.grad is not None
+        results += [p.detach().double(), rows.grad.double()]
+    truth, slope, ours, our_slope = results
+    torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-5 * float(truth.abs().max()))
+    torch.testing.assert_close(our_slope, slope, rtol=1e-3, atol=1e-4 * float(slope.abs().max()))

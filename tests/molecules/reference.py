@@ -15,10 +15,10 @@ def transcribed_layer(layer: GraphTransformerLayer, h: torch.Tensor, e: torch.Te
     )
     w = k[batch.source] * q[batch.target] * layer.edge(e)
     score = (w.view(-1, heads, width // heads).sum(-1) / (width // heads) ** 0.5).clamp(-5, 5).exp()
-    total = torch.zeros(n, heads).index_add(0, batch.target, score)
+    total = h.new_zeros(n, heads).index_add(0, batch.target, score)
     a = score / total[batch.target]
     carried = (v[batch.source].view(-1, heads, width // heads) * a[:, :, None]).flatten(1)
-    mixed = torch.zeros(n, width).index_add(0, batch.target, carried)
+    mixed = h.new_zeros(n, width).index_add(0, batch.target, carried)
     h = _norm(layer.norm, h + layer.out(mixed))
     h = _norm(layer.mlp_norm, h + layer.mlp(h))
     if not layer.last:

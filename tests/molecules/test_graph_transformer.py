@@ -4,8 +4,9 @@ import torch
 from ohmformer.molecules.batches import Split
 from ohmformer.molecules.config import RunConfig
 from ohmformer.molecules.gps import GPS
-from ohmformer.molecules.graph_transformer import GraphTransformer, ResidualNorm, paper_parameters
+from ohmformer.molecules.graph_transformer import GraphTransformer, paper_parameters
 from ohmformer.molecules.model import MoleculeModel
+from ohmformer.molecules.norm import ResidualNorm
 from tests.molecules.reference import transcribed
 
 

@@ -15,7 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ohmformer import native
 from ohmformer.encoding.dynamics import TINY, Layer
+
+LANES = 16
+"""Channels that compiled code has room for."""
 
 
 def spectral_layers(
@@ -51,17 +55,51 @@ def on_spectrum(
     """
     value, product = (torch.stack([getattr(layer, name) for layer in layers]) for name in ("value", "product"))
     gram, phi, skip = (_column([getattr(layer, name) for layer in layers], value) for name in ("gram", "phi", "skip"))
-    of_squares = product[:, :, None] * (phi * value)[:, None]
-    weights = torch.cat([of_squares, (gram * value)[:, None], skip.expand_as(value)[:, None]], dim=1)
     later = values if after_first is None else values * after_first[:, None]
-    out = _Layers.apply(values, later, sizes, weights, restore)
+    channels, compiled = value.shape[1], _compiles(values, later, value)
+    of_squares = product[:, :, None] * (phi * value)[:, None]
+    rest = torch.stack([gram * value, skip.expand_as(value)], dim=1)
+    if compiled:  # channels whose weights are zero stay zero
+        more = LANES - channels
+        of_squares, rest = pad(of_squares, (0, more, 0, more)), pad(rest, (0, more))
+    weights = torch.cat([of_squares, rest], dim=1)
+    out = (_Compiled if compiled else _Layers).apply(values, later, sizes, weights, restore)
     assert isinstance(out, Tensor)
-    return out
+    return out[:, :, :channels]
 
 
 def _column(numbers: list[Any], like: Tensor) -> Float[Tensor, "layers 1"]:
     """One number of every layer."""
     return (torch.stack(numbers).to(like) if isinstance(numbers[0], Tensor) else like.new_tensor(numbers))[:, None]
+
+
+def _compiles(values: Tensor, later: Tensor, value: Tensor) -> bool:
+    """Whether compiled code is there and written for this: float32 on the CPU, eigenvalues that are given."""
+    given = not (torch.is_grad_enabled() and (values.requires_grad or later.requires_grad))
+    plain = values.device.type == "cpu" and values.dtype == value.dtype == torch.float32
+    return native.library() is not None and given and plain and value.shape[1] <= LANES
+
+
+class _Compiled(torch.autograd.Function):
+    """``on_spectrum.c``: graph by graph in the first cache; forwards once more on the way back, so that nothing is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, later: Tensor, sizes: Tensor, weights: Tensor, restore: bool) -> Tensor:
+        arrays = first.contiguous(), later.contiguous(), sizes.contiguous(), weights.contiguous()
+        out = first.new_empty(*first.shape, LANES)
+        native.call("ohm_on_spectrum", *first.shape, len(weights), int(restore), *arrays, out)
+        ctx.save_for_backward(*arrays)
+        ctx.restore = restore
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first, later, sizes, weights = ctx.saved_tensors
+        arrays, found = (first, later, sizes, weights, gradients[0].contiguous()), torch.empty_like(weights)
+        with native.used():
+            native.call("ohm_on_spectrum_backward", *first.shape, len(weights), int(ctx.restore), *arrays, found)
+        return None, None, None, found, None
 
 
 class _Layers(torch.autograd.Function):

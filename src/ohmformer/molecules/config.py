@@ -69,6 +69,8 @@ class RunConfig:
     half_life: int = 800
     """Epochs after which the rate is halved, for ``halving`` (smoothly) and ``steps``."""
     clip: float = 1.0
+    precision: str = "float32"
+    """Of products in the backbone while training: with ``bfloat16`` what enters them is rounded, their sums are not."""
     average: float = 0.0
     """How much of the running mean of the weights, which is what is validated and tested, stays in a step; 0 for no mean."""
     starts: int = 1
@@ -125,7 +127,7 @@ class RunConfig:
 
 _CHOICES = {
     "encoding": ENCODINGS, "backbone": BACKBONES, "readout": READOUTS, "schedule": SCHEDULES, "order": ORDERS,
-    "rings": ("smallest", "networkx"),
+    "rings": ("smallest", "networkx"), "precision": ("float32", "bfloat16"),
 }  # fmt: skip
 
 _PAPER = {

@@ -18,7 +18,7 @@ from ohmformer.encoding.pretrain import GraphTable, Settings, node_targets, pret
 from ohmformer.encoding.spectral import channels, spectra
 from ohmformer.molecules.batches import Batch, Split
 from ohmformer.molecules.config import RunConfig
-from ohmformer.molecules.graph_transformer import ResidualNorm
+from ohmformer.molecules.norm import ResidualNorm
 from ohmformer.molecules.table import MoleculeTable, spans
 
 EPS = 1e-7

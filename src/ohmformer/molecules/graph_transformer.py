@@ -10,7 +10,7 @@ One layer, with h on atoms and e on bonds in both directions, all maps affine, p
 What is fast about it: queries, keys and values are one product; attention and batch norm have gradients by hand, which read
 every array as few times as possible; sums over edges go along edges sorted by target (for sources: along their
 opposites); bonds enter the first layer as a few numbers each, so its E e is a small product; the last layer's e is never
-computed, because nobody reads it.
+computed, because nobody reads it. With ``native.enable()`` the layers are compiled (:mod:`ohmformer.molecules.compiled`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear, one_hot
 
+from ohmformer.molecules import compiled
 from ohmformer.molecules.batches import Batch
+from ohmformer.molecules.norm import ResidualNorm
 
 CLAMP = 5.0
 
@@ -86,64 +87,6 @@ def _places(x: Tensor) -> Int[Tensor, " edges"]:
     return torch.arange(len(x), device=x.device)
 
 
-class _ResidualNorm(torch.autograd.Function):
-    """Batch norm of ``x + y`` by mean and variance of all processes' rows; also returns these and the number of rows."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        z = x + y
-        count = _over_processes(torch.tensor(float(len(z)), device=z.device))
-        mean = _over_processes(z.sum(0)).div_(count)
-        z.sub_(mean)
-        variance = _over_processes(torch.mul(z, z).sum(0)).div_(count)
-        inverse = (variance + eps).rsqrt_()
-        ctx.save_for_backward(z, weight, inverse, count)
-        ctx.mark_non_differentiable(mean, variance, count)
-        return torch.addcmul(bias, z, weight * inverse), mean, variance, count
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        z, weight, inverse, count = ctx.saved_tensors
-        g = gradients[0]
-        g_bias = g.sum(0)
-        slope = torch.mul(g, z).sum(0).mul_(inverse)
-        # d z = weight inverse (g - mean g - z inverse mean(g z inverse))
-        scale = weight * inverse
-        both = _over_processes(torch.stack([g_bias, slope])) / count
-        g_x = torch.addcmul(-both[0] * scale, g, scale).addcmul_(z, both[1] * inverse * scale, value=-1)
-        return g_x, g_x if ctx.needs_input_grad[1] else None, slope, g_bias, None
-
-
-def _over_processes(x: Tensor) -> Tensor:
-    """The sum over all processes, for one process x itself."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(x)
-    return x
-
-
-class ResidualNorm(nn.BatchNorm1d):
-    """``batch_norm(x + y)``; all else is as in ``nn.BatchNorm1d``, or ``nn.SyncBatchNorm`` with several processes."""
-
-    def forward(self, x: Float[Tensor, "rows width"], y: Tensor) -> Float[Tensor, "rows width"]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The normalised sum; y without a gradient may be anything that can be added."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        if not self.training:
-            scale = self.weight * (self.running_var + self.eps).rsqrt()
-            return torch.addcmul(self.bias - self.running_mean * scale, x + y, scale)
-        out, mean, variance, rows = _ResidualNorm.apply(x, y, self.weight, self.bias, self.eps)  # pyright: ignore[reportGeneralTypeIssues]
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            momentum = self.momentum if self.momentum is not None else 1 / int(self.num_batches_tracked)
-            self.running_mean.lerp_(mean, momentum)
-            self.running_var.lerp_(variance * (rows / (rows - 1).clamp(min=1)), momentum)
-        return out
-
-
 class _MLP(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -174,7 +117,8 @@ class GraphTransformerLayer(nn.Module):
         batch: Batch,
     ) -> tuple[Float[Tensor, "nodes width"], Float[Tensor, "edges width"]]:
         """New h and e; ``seen`` is ``E e``."""
-        mixed, w = _Attention.apply(self.qkv(h), seen, batch, self.heads)  # pyright: ignore[reportGeneralTypeIssues]
+        qkv, seen = self.qkv(h).to(h.dtype), seen.to(h.dtype)  # rounded under autocast, not from here on
+        mixed, w = _Attention.apply(qkv, seen, batch, self.heads)  # pyright: ignore[reportGeneralTypeIssues]
         h = self.norm(h, self.out(mixed))
         h = self.mlp_norm(h, self.mlp(h))
         if not self.last:
@@ -217,6 +161,17 @@ class GraphTransformer(nn.Module):
         edge: Float[Tensor, "edges few"] | None = None,
     ) -> Float[Tensor, "nodes width"]:
         """H after all layers; ``node`` and ``edge`` are the encodings."""
+        with torch.autocast(batch.atom.device.type, enabled=False):  # small products, that gain nothing from being rounded
+            h, e, seen = self._start(batch, node, edge)
+        layers = self._layers()
+        if compiled.takes(h, layers[0].heads):
+            return compiled.run(layers, h, e, seen, batch)
+        for l, layer in enumerate(layers):
+            h, e = layer(h, e, layer.edge(e) if l else seen, batch)
+        return h
+
+    def _start(self, batch: Batch, node: Tensor | None, edge: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """H, e, and what the first layer sees of e."""
         h = embed_atoms(self.atom, batch.atom)
         if self.node_encoding is not None:
             h = h + self.node_encoding(node)
@@ -224,12 +179,11 @@ class GraphTransformer(nn.Module):
         if self.edge_encoding is not None:
             assert edge is not None
             few, table = torch.cat([few, edge], dim=1), torch.cat([table, self.edge_encoding.weight.mT])
-        e = few @ table
-        for l, layer in enumerate(self.layers):
-            assert isinstance(layer, GraphTransformerLayer)
-            seen = layer.edge(e) if l else linear(few, layer.edge.weight @ table.mT, layer.edge.bias)
-            h, e = layer(h, e, seen, batch)
-        return h
+        first = self._layers()[0].edge
+        return h, few @ table, linear(few, first.weight @ table.mT, first.bias)
+
+    def _layers(self) -> list[GraphTransformerLayer]:
+        return [layer for layer in self.layers if isinstance(layer, GraphTransformerLayer)]
 
 
 def embed_atoms(table: nn.Embedding, atom: Int[Tensor, " nodes"]) -> Float[Tensor, "nodes width"]:

@@ -42,6 +42,7 @@ class MoleculeModel(nn.Module):
             self.encoding: Encoding = build(config, atoms, most_nodes)
             self.backbone = self._backbone(config, atoms)
             self.readout = ReadOut(config.readout, config.width)
+        self.rounded = config.precision == "bfloat16"
 
     def _backbone(self, config: RunConfig, atoms: int) -> nn.Module:
         shape = {
@@ -52,7 +53,10 @@ class MoleculeModel(nn.Module):
 
     def forward(self, batch: Batch, draw: torch.Generator) -> Float[Tensor, " molecules"]:
         """The prediction for every molecule; ``draw`` is for encodings that are random."""
-        return self.readout(self.backbone(batch, *self.encoding(batch, draw)), batch)
+        encoding = self.encoding(batch, draw)
+        with torch.autocast(batch.atom.device.type, torch.bfloat16, enabled=self.rounded and self.training):
+            h = self.backbone(batch, *encoding)
+        return self.readout(h, batch)
 
     def parameter_counts(self) -> dict[str, int]:
         """All parameters, and those of the encoding alone."""

@@ -32,7 +32,9 @@ from ohmformer.molecules.encodings import pretrained
 from ohmformer.molecules.model import MoleculeModel
 from ohmformer.molecules.table import NETWORKX_RING
 
-ADVICE = ".*(num_workers|lr_scheduler.step|treespec|Checkpoint directory|number of training batches).*"
+ADVICE = (
+    ".*(num_workers|in eval mode at the start|lr_scheduler.step|treespec|Checkpoint directory|number of training batches).*"
+)
 """What Lightning warns of and what is meant to be so here."""
 EVALUATED = 500
 """Molecules in a batch of evaluation."""
