@@ -24,8 +24,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SOURCES = tuple(
-    HERE / name
-    for name in ("sparse.c", "small.c", "encoding/layers.c", "encoding/on_spectrum.c", "molecules/graph_transformer.c")
+    HERE / f"{name}.c"
+    for name in ("sparse", "small", "encoding/layers", "encoding/on_spectrum", "molecules/affine", "molecules/attention")
 )
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC")
 _library: ctypes.CDLL | None = None

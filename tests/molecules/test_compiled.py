@@ -162,10 +162,10 @@ def test_machines_without_wide_vectors_compute_the_same(
 ):
     """The same source for a plain processor: no vectors of its own, no pairs of bfloat16, no threads."""
     library = tmp_path / "plain.so"
-    source = next(x for x in native.SOURCES if x.name == "graph_transformer.c")
+    sources = [x for x in native.SOURCES if x.parent.name == "molecules"]
     options = ["-O2", "-fno-math-errno", "-shared", "-fPIC", "-Wno-psabi", "-Wno-unknown-pragmas"]
     cc = os.environ.get("CC") or "cc"
-    subprocess.run([cc, *options, "-o", library, source, "-lm"], check=True, capture_output=True)
+    subprocess.run([cc, *options, "-o", library, *sources, "-lm"], check=True, capture_output=True)
     plain = native.declared(ctypes.CDLL(str(library)), "ohm_pair", "ohm_norm", "ohm_affine", "ohm_mlp", "ohm_attend")
     assert plain.ohm_pair() == 1
     model = built(64, 8)
@@ -203,4 +203,4 @@ def test_rounded_products_train_nearly_as_well(wanted: bool, small: RunConfig, t
             results.append(train(one, RunData(one, tables), tmp_path / precision, accelerator="cpu"))
     exact, rounded = results
     assert exact["valid"] != rounded["valid"]
-    assert rounded["valid"] == pytest.approx(exact["valid"], abs=0.1)
+    assert rounded["valid"] < exact["valid"] + 0.1

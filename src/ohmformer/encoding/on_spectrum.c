@@ -1,7 +1,7 @@
 /* Layers on eigenvalues and the gradient of their weights, graph by graph: see on_spectrum.py.
  *
- * Channels are the lanes of a vector, padded with channels whose weights are zero. A layer's weights are LANES + 2 rows: of the
- * squares of p, of lambda, of one.
+ * Channels are the lanes of a vector, padded with channels whose weights are zero. A layer's weights are LANES + 2 rows: of
+ * the squares of p, of lambda, of one.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ INLINE Vector root(Vector x) {
     return x;
 }
 
-/* p after all layers and its scale; before every layer p, its factor m and one over its norm, if there is where to keep them */
+/* p after all layers, and its scale; before every layer p, its factor m and one over its norm, if they are to be kept */
 static Vector forward(const Layers *a, int64_t graph, Vector *p, Vector *before, Vector *factor, Vector *inverse) {
     const int64_t size = a->sizes[graph];
     Vector scale = (Vector){0} + sqrtf((float)size);
@@ -80,7 +80,7 @@ int ohm_on_spectrum_backward(int64_t threads, int64_t graphs, int64_t width, int
     Vector *turned = all + threads * own; /* weights of squares, by columns */
     for (int64_t l = 0; l < depth; l++)
         for (int r = 0; r < LANES; r++)
-            for (int c = 0; c < LANES; c++) ((float *)turned)[(l * LANES + c) * LANES + r] = weights[(l * ROWS + r) * LANES + c];
+            for (int c = 0; c < LANES; c++) ((float *)(turned + l * LANES + c))[r] = weights[(l * ROWS + r) * LANES + c];
     int used = 1; /* threads that there are, which may be fewer */
 #pragma omp parallel num_threads(threads)
     {

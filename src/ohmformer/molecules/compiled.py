@@ -1,4 +1,4 @@
-"""The Graph Transformer's layers by ``graph_transformer.c``, for who asks for compiled code: forwards and backwards.
+"""The Graph Transformer's layers by ``affine.c`` and ``attention.c``, for who asks for compiled code, and their gradients.
 
 Same layers, same numbers up to rounding. What is fast about it beyond :mod:`ohmformer.molecules.graph_transformer`: products
 run at nearly the machine's speed and take a batch norm and a sum along, so that arrays are read and written once; attention
