@@ -1,5 +1,6 @@
 import csv
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ from tests.molecules.conftest import SMILES
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does(tmp_path: Path):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_two_processes_train_as_one_does(compiled: bool, tmp_path: Path):
+    if compiled and shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
     path = tmp_path / "m.smi"
     path.write_text("\n".join(SMILES * 10))
     fields = [
@@ -19,8 +23,8 @@ def test_two_processes_train_as_one_does(tmp_path: Path):
         "test=20",
         "epochs=1",
         "batch=20",
-        "width=8",
-        "heads=2",
+        "width=32" if compiled else "width=8",
+        "heads=8" if compiled else "heads=2",
         "layers=2",
         "channels=4",
         "groups=4",
@@ -29,7 +33,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path):
     for devices in (1, 2):
         out = tmp_path / str(devices)
         command = [sys.executable, "-W", "ignore", "-m", "ohmformer.cli", "train", "--data", str(path), "--workers", "1"]
-        command += ["--devices", str(devices), "--out", str(out)]
+        command += ["--devices", str(devices), "--out", str(out), *["--compiled"] * compiled]
         for field in fields:
             command += ["--set", field]
         environment = {**os.environ, "OHMFORMER_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
