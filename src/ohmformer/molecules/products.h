@@ -6,12 +6,12 @@
 #define PANEL 32 /* columns that a product has in registers; widths are multiples of it */
 #ifdef __AVX512F__
 #define TILE 12 /* rows that a product has in registers */
-#define TILE_T 8
+#define TILE_T 8 /* and columns of a transposed one */
 #else
 #define TILE 3
 #define TILE_T 2
 #endif
-#define BLOCK 48 /* rows that stay in the second cache */
+#define BLOCK 48 /* rows that stay in the caches; even, and a multiple of TILE */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
