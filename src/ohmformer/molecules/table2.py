@@ -92,7 +92,7 @@ def _title(config: RunConfig) -> str:
     extras = {
         "relabelled every epoch": config.relabel, config.order: config.order != "canonical", epochs: config.pretrain > 0,
         "networkx's rings": config.rings == "networkx", f"{config.channels} channels": config.channels != RunConfig.channels,
-        "mean weights": config.average > 0,
+        "mean weights": config.average > 0, config.precision: config.precision != RunConfig.precision,
     }  # fmt: skip
     extras = [name for name, on in extras.items() if on]
     return config.encoding + (f" ({', '.join(extras)})" if extras else "")
