@@ -23,9 +23,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = RUNS,
     devices: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes that read SMILES.")] = os.cpu_count() or 1,
-    compiled: Annotated[
-        bool, typer.Option("--compiled", help="Use a C compiler: steps take half the time.")
-    ] = False,
+    compiled: Annotated[bool, typer.Option("--compiled", help="Use a C compiler: steps take half the time.")] = False,
 ) -> None:
     """Train a model that predicts a number per molecule; run it again after a kill and it goes on."""
     try:
