@@ -2,10 +2,11 @@
 
 Chebyshev's construction moves the potentials by a direction a layer, ``d_{l+1} = (omega - 1) d_l + omega r_l`` with
 ``r = gamma (psi - N x)``. Most of a layer's time goes into fetching rows of what N is multiplied with, so the directions are
-rounded to bytes, a scale for every row. The same rounded numbers are added to ``x`` and taken through N off ``r``;
-the equation for ``r`` holds whatever the directions are, so that rounding them bends the path and not the answer. With 64
-demands of one size a rounded direction is off by at most ``sqrt(64) / 254 = 3 %`` of it, and what that spoils is solved for
-along with all else that is left.
+rounded to bytes: with 64 demands a row is one line of the cache, and its scale is hidden in it. The same rounded numbers
+are added to ``x`` and taken through N off ``r``; the equation for ``r`` holds whatever the directions are, so that rounding
+them bends the path and not the answer. A row is off by at most 5 % of its norm (56 numbers by half a level, the eight that
+carry the scale by one, the largest number being at least 100 levels), and what that spoils is solved for along with all else
+that is left.
 """
 
 from __future__ import annotations
@@ -97,16 +98,15 @@ def chebyshev_round(
     residual, total, spare = state
     residual.mul_(construction.gamma)
     total.zero_()
-    spare = spare.view(-1).view(torch.int8)
-    directions = spare[: 2 * nodes * columns].view(2, nodes, columns)
-    scales = spare[directions.numel() :][: 8 * nodes].view(torch.float32).view(2, nodes).zero_()
+    directions = spare.view(-1).view(torch.int8)[: 2 * nodes * columns].view(2, nodes, columns)
+    directions[1].zero_()
     done = 0
     with _Rows(step.matrix) as rows:
         try:
             for omega in construction.omegas(layers):
                 new, old = done % 2, 1 - done % 2
                 due = (layers - done) % 2 == 1  # two directions are added at once, the last time in the last layer
-                arrays = directions[old], scales[old], directions[new], scales[new], residual, total if due else None
+                arrays = directions[old], directions[new], residual, total if due else None
                 rows.call(library.ohm_direction, columns // 8, omega, arrays=arrays)
                 done += 1
                 if tell and done % 10 == 0 and tell(done):

@@ -6,35 +6,71 @@
 #include <string.h>
 
 #define AHEAD 32 /* entries of the matrix by which rows are asked for in advance */
+#define FETCH(p) __builtin_prefetch(p, 0, 2) /* into the second cache, which waits for more lines at a time than the first */
 
 /* ------------------------------------------------------------------------------------------------ a Chebyshev layer
  *
- * A row of a direction is a scale and a signed byte for every demand. Demand 8 g + c is byte g % 4 of lane c of word vector
- * g / 4, so that shifts are all it takes to find it.
+ * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of lane c of word vector g / 4, so that
+ * shifts are all it takes to find it. What a row is to be multiplied by, its scale, is a code of eight bits, one in the lowest
+ * bit of each of its first eight bytes, whose demands make do with even numbers. In an array of its own it would be one
+ * more fetch out of main memory for every entry of the matrix.
  */
 
 #define K 8    /* lanes of a vector */
 #define MOST 8 /* groups of K demands */
-#define LEVELS 127.0f
-#define NEGLIGIBLE 1e-30f /* rows with nothing larger are taken as zero */
+#define LEVELS 126.0f
 #define ROUND 12582912.0f /* 1.5 * 2^23, next to which float32 holds whole numbers only */
+#define LOWEST 0x0101010101010101u
 
 typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
 typedef int32_t Words __attribute__((vector_size(4 * K), aligned(4)));
 
+static const Words CODE = {0x01010101, 0x01010101}; /* the bits of a row's first word vector that are its code's */
+static const Vector COARSE = {2, 2, 1, 1, 1, 1, 1, 1}, FINE = {0.5f, 0.5f, 1, 1, 1, 1, 1, 1};
+
 typedef struct {
     const int32_t *start, *column; /* I - gamma N, by rows */
     const float *value;
-    const Words *old; /* the direction before, and the scales of its rows */
-    const float *old_scale;
+    const Words *old; /* the direction before */
     Words *new;
-    float *new_scale;
     Vector *residual;
     Vector *sum; /* of all directions; or null if this one and the one before are to be added later */
 } Arrays;
 
+/* Code 0 is a scale of zero, the others are the float32 from 2^-63 on that have two bits behind the first: 2^-63, 1.25 2^-63... */
+static inline float scale_of(uint32_t code) {
+    const uint32_t bits = code ? 0x20000000u + (code << 21) : 0;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
+}
+
+/* The code of the smallest scale of that size or more; of the largest one if there is none, and zero below all of them. */
+static inline uint32_t code_of(float size) {
+    uint32_t bits;
+    memcpy(&bits, &size, sizeof bits);
+    if (bits <= 0x20000000u) return 0;
+    const uint32_t code = (bits - 0x20000000u + (1 << 21) - 1) >> 21;
+    return code < 255 ? code : 255;
+}
+
+static inline uint32_t code_in(const Words *row) {
+    uint64_t bytes;
+    memcpy(&bytes, row, sizeof bytes);
+    return (bytes & LOWEST) * 0x0102040810204080u >> 56; /* moves bit 8 t to bit 56 + t */
+}
+
+static inline Words with_code(Words first, uint64_t code) {
+    uint64_t bytes;
+    memcpy(&bytes, &first, sizeof bytes);
+    for (int t = 0; t < 8; t++) bytes |= (code >> t & 1) << 8 * t;
+    memcpy(&first, &bytes, sizeof bytes);
+    return first;
+}
+
 static inline Vector floats(const Words *row, int g) {
-    return __builtin_convertvector(row[g / 4] << (24 - 8 * (g % 4)) >> 24, Vector);
+    const Words word = g < 4 ? row[0] & ~CODE : row[g / 4];
+    return __builtin_convertvector(word << (24 - 8 * (g % 4)) >> 24, Vector);
 }
 
 /* residual <- residual - gamma N old; new <- (omega - 1) old + omega residual, rounded to bytes; sum <- sum + old + new */
@@ -43,16 +79,16 @@ static inline __attribute__((always_inline)) void rows(int64_t first, int64_t la
     const int words = groups / 4;
     for (int64_t i = first; i < last; i++) {
         Vector left[MOST], own[MOST];
+        const float own_scale = scale_of(code_in(a.old + words * i));
         for (int g = 0; g < groups; g++) {
-            own[g] = a.old_scale[i] * floats(a.old + words * i, g);
+            own[g] = own_scale * floats(a.old + words * i, g);
             left[g] = a.residual[groups * i + g] - own[g];
         }
         for (int64_t e = a.start[i]; e < a.start[i + 1]; e++) {
-            const int64_t j = a.column[e], soon = a.column[e + AHEAD < entries ? e + AHEAD : e];
-            const float weight = a.value[e] * a.old_scale[j];
-            __builtin_prefetch(a.old + words * soon);
-            __builtin_prefetch(a.old_scale + soon);
-            for (int g = 0; g < groups; g++) left[g] += weight * floats(a.old + words * j, g);
+            const Words *row = a.old + words * (int64_t)a.column[e];
+            FETCH(a.old + words * (int64_t)a.column[e + AHEAD < entries ? e + AHEAD : e]);
+            const float weight = a.value[e] * scale_of(code_in(row));
+            for (int g = 0; g < groups; g++) left[g] += weight * floats(row, g);
         }
         Words largest = {0};
         for (int g = 0; g < groups; g++) {
@@ -61,26 +97,27 @@ static inline __attribute__((always_inline)) void rows(int64_t first, int64_t la
             const Words size = (Words)left[g] & 0x7fffffff, larger = size > largest; /* bits of sizes are in their order */
             largest = (size & larger) | (largest & ~larger);
         }
-        float most = NEGLIGIBLE;
+        float most = 0;
         for (int c = 0; c < K; c++) most = ((Vector)largest)[c] > most ? ((Vector)largest)[c] : most;
-        const float scale = most > NEGLIGIBLE ? most / LEVELS : 0, levels = LEVELS / most;
-        a.new_scale[i] = scale;
+        const uint32_t code = code_of(most / LEVELS);
+        const float scale = scale_of(code), finest = LEVELS / most, fine = code ? 1 / scale : 0;
+        const float levels = fine < finest ? fine : finest; /* beyond the largest scale, a direction that is shorter */
         for (int w = 0; w < words; w++) {
             Words bytes = {0};
             for (int g = 4 * w; g < 4 * w + 4; g++) {
-                const Vector whole = (levels * left[g] + ROUND) - ROUND;
+                const Vector number = levels * left[g];
+                const Vector whole = w ? (number + ROUND) - ROUND : COARSE * ((FINE * number + ROUND) - ROUND);
                 bytes |= (__builtin_convertvector(whole, Words) & 255) << 8 * (g % 4);
                 if (a.sum) a.sum[groups * i + g] += own[g] + scale * whole;
             }
-            a.new[words * i + w] = bytes;
+            a.new[words * i + w] = w ? bytes : with_code(bytes, code);
         }
     }
 }
 
 void ohm_direction(int64_t first, int64_t last, int64_t entries, int64_t groups, float omega, const int32_t *start,
-                   const int32_t *column, const float *value, const void *old, const float *old_scale, void *new,
-                   float *new_scale, void *residual, void *sum) {
-    const Arrays a = {start, column, value, old, old_scale, new, new_scale, residual, sum};
+                   const int32_t *column, const float *value, const void *old, void *new, void *residual, void *sum) {
+    const Arrays a = {start, column, value, old, new, residual, sum};
     if (groups == 4) rows(first, last, entries, 4, omega, a);
     if (groups == 8) rows(first, last, entries, 8, omega, a);
 }
@@ -103,7 +140,7 @@ void ohm_residual(int64_t first, int64_t last, int64_t entries, int64_t demands,
                 const double *row = phi + stride * column[e] + b;
                 if (b == 0) { /* the whole row, some entries ahead */
                     const char *soon = (const char *)(phi + stride * column[e + AHEAD < entries ? e + AHEAD : e]);
-                    for (int64_t line = 0; line < 8 * demands; line += 64) __builtin_prefetch(soon + line);
+                    for (int64_t line = 0; line < 8 * demands; line += 64) FETCH(soon + line);
                 }
                 if (wide == BLOCK)
                     for (int q = 0; q < BLOCK / 4; q++) sum[q] -= value[e] * ((const Quad *)row)[q];
