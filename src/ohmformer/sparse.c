@@ -10,10 +10,10 @@
 
 /* ------------------------------------------------------------------------------------------------ a Chebyshev layer
  *
- * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of lane c of word vector g / 4, so that
- * shifts are all it takes to find it. What a row is to be multiplied by, its scale, is a code of eight bits, one in the lowest
- * bit of each of its first eight bytes, whose demands make do with even numbers. In an array of its own it would be one
- * more fetch out of main memory for every entry of the matrix.
+ * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of lane c of word vector g / 4, so
+ * that shifts are all it takes to find it. What the bytes are to be multiplied by, the row's scale, has a code of eight
+ * bits: the lowest ones of the first two lanes, whose demands make do with even numbers. In an array of its own it would be
+ * one more fetch out of main memory for every entry of the matrix.
  */
 
 #define K 8    /* lanes of a vector */
@@ -37,7 +37,7 @@ typedef struct {
     Vector *sum; /* of all directions; or null if this one and the one before are to be added later */
 } Arrays;
 
-/* Code 0 is a scale of zero, the others are the float32 from 2^-63 on that have two bits behind the first: 2^-63, 1.25 2^-63... */
+/* Codes are scales of zero, 1.25 2^-63, 1.5 2^-63, 1.75 2^-63, 2^-62 and so on: float32 with two bits behind the first. */
 static inline float scale_of(uint32_t code) {
     const uint32_t bits = code ? 0x20000000u + (code << 21) : 0;
     float scale;
@@ -55,17 +55,15 @@ static inline uint32_t code_of(float size) {
 }
 
 static inline uint32_t code_in(const Words *row) {
-    uint64_t bytes;
-    memcpy(&bytes, row, sizeof bytes);
+    const uint32_t *lane = (const uint32_t *)row;
+    const uint64_t bytes = lane[0] | (uint64_t)lane[1] << 32;
     return (bytes & LOWEST) * 0x0102040810204080u >> 56; /* moves bit 8 t to bit 56 + t */
 }
 
-static inline Words with_code(Words first, uint64_t code) {
-    uint64_t bytes;
-    memcpy(&bytes, &first, sizeof bytes);
-    for (int t = 0; t < 8; t++) bytes |= (code >> t & 1) << 8 * t;
-    memcpy(&first, &bytes, sizeof bytes);
-    return first;
+static inline Words bits_of(uint32_t code) {
+    const uint64_t each = code * LOWEST & 0x8040201008040201u;        /* bit t of byte t */
+    const uint64_t bits = (each + 0x00406070787c7e7fu) >> 7 & LOWEST; /* carried to the highest of its byte, and down */
+    return (Words){bits, bits >> 32};
 }
 
 static inline Vector floats(const Words *row, int g) {
@@ -99,18 +97,19 @@ static inline __attribute__((always_inline)) void rows(int64_t first, int64_t la
         }
         float most = 0;
         for (int c = 0; c < K; c++) most = ((Vector)largest)[c] > most ? ((Vector)largest)[c] : most;
-        const uint32_t code = code_of(most / LEVELS);
-        const float scale = scale_of(code), finest = LEVELS / most, fine = code ? 1 / scale : 0;
-        const float levels = fine < finest ? fine : finest; /* beyond the largest scale, a direction that is shorter */
+        const uint32_t code = code_of(most * (1 / LEVELS));
+        const float scale = scale_of(code);
+        float levels = code ? 1 / scale : 0;
+        if (levels * most > LEVELS) levels = LEVELS / most; /* no scale is large enough: a shorter direction */
         for (int w = 0; w < words; w++) {
-            Words bytes = {0};
+            Words bytes = w ? (Words){0} : bits_of(code);
             for (int g = 4 * w; g < 4 * w + 4; g++) {
                 const Vector number = levels * left[g];
                 const Vector whole = w ? (number + ROUND) - ROUND : COARSE * ((FINE * number + ROUND) - ROUND);
                 bytes |= (__builtin_convertvector(whole, Words) & 255) << 8 * (g % 4);
                 if (a.sum) a.sum[groups * i + g] += own[g] + scale * whole;
             }
-            a.new[words * i + w] = w ? bytes : with_code(bytes, code);
+            a.new[words * i + w] = bytes;
         }
     }
 }
