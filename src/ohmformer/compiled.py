@@ -12,8 +12,6 @@ that is left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,8 +30,6 @@ FEWEST = 2**16
 """Nodes from which on it pays."""
 DEEPEST = 64
 """Layers of a round up to which it pays: rounding costs more the deeper it is, here up to 1.6 times the residual."""
-PARTS = 8
-"""Parts of the rows for each thread, so that one that is held up does not keep the others waiting."""
 
 
 def pays(nodes: int, device: torch.device) -> bool:
@@ -58,31 +54,8 @@ def takes(step: RowBlocks, state: Float[Tensor, "3 nodes k"], layers: int) -> bo
     )
 
 
-class _Rows:
-    """A CSR matrix whose rows are shared out among threads, by entries."""
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix.crow_indices(), matrix.col_indices(), matrix.values()
-        self.threads, self.entries = torch.get_num_threads(), len(self.matrix[2])
-        shares = torch.arange(1, PARTS * self.threads) * self.entries // (PARTS * self.threads)
-        self.bounds = [0, *torch.searchsorted(self.matrix[0], shares.int()).tolist(), matrix.shape[0]]
-
-    def __enter__(self) -> _Rows:
-        self.pool = ThreadPoolExecutor(self.threads)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown()
-
-    def call(self, function: Callable[..., None], *numbers: int | float, arrays: tuple[Tensor | None, ...]) -> None:
-        """``function`` of every part of the rows, the entries, some numbers, the matrix and some arrays."""
-        held = *self.matrix, *arrays  # by the threads, which outlive this call if it is interrupted
-
-        def share(first: int, last: int) -> None:
-            function(first, last, self.entries, *numbers, *(None if x is None else x.data_ptr() for x in held))
-
-        for done in [self.pool.submit(share, *part) for part in pairwise(self.bounds)]:
-            done.result()
+def _csr(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return matrix.crow_indices(), matrix.col_indices(), matrix.values()
 
 
 def chebyshev_round(
@@ -93,32 +66,29 @@ def chebyshev_round(
     tell: Callable[[int], bool] | None = None,
 ) -> tuple[Float[Tensor, "nodes k"], int]:
     """As :func:`ohmformer.sparse.chebyshev_round`; of the state it makes residual, sum of directions, and directions."""
-    library, (nodes, columns) = native.library(), state.shape[1:]
-    assert library is not None
+    nodes, columns = state.shape[1:]
     residual, total, spare = state
     residual.mul_(construction.gamma)
     total.zero_()
     directions = spare.view(-1).view(torch.int8)[: 2 * nodes * columns].view(2, nodes, columns)
     directions[1].zero_()
-    done = 0
-    with _Rows(step.matrix) as rows:
-        try:
-            for omega in construction.omegas(layers):
-                new, old = done % 2, 1 - done % 2
-                due = (layers - done) % 2 == 1  # two directions are added at once, the last time in the last layer
-                arrays = directions[old], directions[new], residual, total if due else None
-                rows.call(library.ohm_direction, columns // 8, omega, arrays=arrays)
-                done += 1
-                if tell and done % 10 == 0 and tell(done):
-                    break
-        except KeyboardInterrupt:  # the layer that was under way has been waited for
-            pass
+    matrix, done = _csr(step.matrix), 0
+    try:
+        for omega in construction.omegas(layers):
+            new, old = directions[done % 2], directions[1 - done % 2]
+            due = (layers - done) % 2 == 1  # two directions are added at once, the last time in the last layer
+            native.call("ohm_direction", nodes, columns // 8, omega, *matrix, old, new, residual, total if due else None)
+            done += 1
+            if tell and done % 10 == 0 and tell(done):
+                break
+    except KeyboardInterrupt:  # between two layers
+        pass
     return total, done
 
 
 def left(laplacian: Tensor, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"] | None:
     """``psi - L phi`` in float64, or None where compiled code is of no use or not written for these arrays."""
-    library, (nodes, demands) = native.library(), psi.shape
+    nodes, demands = psi.shape
     written_for = (
         pays(nodes, psi.device)
         and psi.dtype == phi.dtype == laplacian.dtype == torch.float64
@@ -126,9 +96,8 @@ def left(laplacian: Tensor, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "n
         and psi.stride() == phi.stride()
         and psi.stride(1) == 1
     )
-    if library is None or not written_for:
+    if not written_for:
         return None
     out = torch.empty_like(psi, memory_format=torch.contiguous_format)
-    with _Rows(laplacian) as rows:
-        rows.call(library.ohm_residual, demands, psi.stride(0), arrays=(phi, psi, out))
+    native.call("ohm_residual", nodes, demands, psi.stride(0), *_csr(laplacian), phi, psi, out)
     return out

@@ -103,8 +103,8 @@ def declared(library: ctypes.CDLL, *prefixes: str) -> ctypes.CDLL:
 _WHOLE, _SINGLE, _DOUBLE, _ARRAY = ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple] = {
     "ohm_encode": (ctypes.c_int, (_WHOLE, 6), (_ARRAY, 7)),
-    "ohm_direction": (None, (_WHOLE, 4), (_SINGLE, 1), (_ARRAY, 7)),
-    "ohm_residual": (None, (_WHOLE, 5), (_ARRAY, 6)),
+    "ohm_direction": (None, (_WHOLE, 3), (_SINGLE, 1), (_ARRAY, 7)),
+    "ohm_residual": (None, (_WHOLE, 4), (_ARRAY, 6)),
     "ohm_invert": (None, (_WHOLE, 3), (_DOUBLE, 1), (_ARRAY, 16)),
     "ohm_all_pairs": (None, (_WHOLE, 3), (_ARRAY, 6)),
     "ohm_on_spectrum": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 5)),

@@ -14,6 +14,7 @@
 #define SPARSE 4    /* if no more than one entry of so many is not zero */
 #define K 8         /* lanes of a vector */
 #define ROWS 4      /* that a product makes at once */
+#define FEWEST 8    /* graphs that a thread takes at a time */
 
 typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
 
@@ -188,15 +189,17 @@ static double take_left(const Graph *g, const Room *room, float *left) {
     return longest;
 }
 
-/* out <- D^-1/2 N^+ D^-1/2 of the graphs from first to last, in matrices of `stride` columns, zero beyond the graph, which begin
+/* out <- D^-1/2 N^+ D^-1/2 of every graph, in matrices of `stride` columns, zero beyond the graph, which begin
  * at `base`. Of every graph, its residual and how often it was squared are kept: at least as often as its plan says, and at
  * most `most` times while the residual is beyond tol and each time halves it. Edges are in the order of their graphs. */
-void ohm_invert(int64_t first, int64_t last, int64_t most, double tol, const int64_t *first_node, const int64_t *first_edge,
-                const int64_t *tail, const int64_t *head, const double *resistance, const double *degree, const double *root,
-                const double *null, const int64_t *label, const Plan *plans, const int64_t *plan_of, const int64_t *base,
-                const int64_t *stride, double *out, double *residual, int64_t *squared) {
-    Room room;
-    for (int64_t number = first; number < last; number++) {
+void ohm_invert(int64_t threads, int64_t graphs, int64_t most, double tol, const int64_t *first_node,
+                const int64_t *first_edge, const int64_t *tail, const int64_t *head, const double *resistance,
+                const double *degree, const double *root, const double *null, const int64_t *label, const Plan *plans,
+                const int64_t *plan_of, const int64_t *base, const int64_t *stride, double *out, double *residual,
+                int64_t *squared) {
+#pragma omp parallel for schedule(dynamic, FEWEST) num_threads(threads) if (graphs >= 2 * FEWEST)
+    for (int64_t number = 0; number < graphs; number++) {
+        Room room;
         const int64_t node = first_node[number], edge = first_edge[number], nodes = first_node[number + 1] - node;
         const int n = (nodes + ROWS - 1) / ROWS * ROWS, width = (nodes + K - 1) / K * K, size = n * width;
         const Graph g = {nodes, n, width, degree + node, root + node, null + node, label + node};
@@ -228,11 +231,12 @@ void ohm_invert(int64_t first, int64_t last, int64_t most, double tol, const int
     }
 }
 
-/* out <- X_uu + X_vv - 2 X_uv of the graphs from first to last, in matrices of `width` columns: zero beyond the graph, infinite
+/* out <- X_uu + X_vv - 2 X_uv of every graph, in matrices of `width` columns: zero beyond the graph, infinite
  * between components; `label` is null if there is one component a graph. */
-void ohm_all_pairs(int64_t first, int64_t last, int64_t width, const int64_t *first_node, const int64_t *label,
+void ohm_all_pairs(int64_t threads, int64_t graphs, int64_t width, const int64_t *first_node, const int64_t *label,
                    const int64_t *base, const int64_t *stride, const double *inverse, double *out) {
-    for (int64_t number = first; number < last; number++) {
+#pragma omp parallel for schedule(dynamic, FEWEST) num_threads(threads) if (graphs >= 2 * FEWEST)
+    for (int64_t number = 0; number < graphs; number++) {
         const int64_t node = first_node[number], nodes = first_node[number + 1] - node;
         const double *x = inverse + base[number];
         double diagonal[NODES];

@@ -5,9 +5,7 @@ It takes batches on the CPU whose graphs have up to 64 nodes and 2,048 edges and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
 
 NODES, EDGES, LAYERS, DEGREE = 64, 2048, 12, 9
 """What the source is written for: nodes and edges of a graph, layers of cubing, and the degree of the first of them."""
-FEWEST = 16
-"""Graphs from which on threads pay."""
-PARTS = 8
-"""Parts of the graphs for each thread, so that one that is held up does not keep the others waiting."""
 
 
 def takes(graph: Graph, plans: Sequence[Plan]) -> bool:
@@ -59,8 +53,6 @@ def invert(
         root: ``D^-1/2``, zero where the degree is.
         null: spans the null space of N on every component.
     """
-    library = native.library()
-    assert library is not None
     edges, (u, v), resistance = _edges_of(graph), graph.edge_index, graph.resistance.detach().double()
     owner = graph.batch.index_select(0, u)
     if bool((owner.diff() < 0).any()):
@@ -75,7 +67,7 @@ def invert(
     arrays = [_firsts(graph.graph_sizes), _firsts(edges), u, v, resistance, degree, root, null, graph.components]
     arrays += [table, plan_of, buckets.base, buckets.stride, buffer, residual, squared]
     tol = max((plan.tol for plan in plans), default=0.0)
-    _in_parts(library.ohm_invert, graph.num_graphs, (MOST_SQUARINGS, tol), arrays)
+    native.call("ohm_invert", graph.num_graphs, MOST_SQUARINGS, tol, *(x.contiguous() for x in arrays))
     return buffer, residual, squared
 
 
@@ -83,29 +75,13 @@ def all_pairs(
     graph: Graph, buckets: Buckets, buffer: Float[Tensor, " entries"]
 ) -> Float[Tensor, "graphs width width"] | None:
     """Effective resistances of all pairs, ``inf`` between components, zero on padding; or None where it is not taken."""
-    library = native.library()
-    if library is None or buffer.device.type != "cpu" or buffer.requires_grad or graph.width > NODES:
+    if native.library() is None or buffer.device.type != "cpu" or buffer.requires_grad or graph.width > NODES:
         return None
     out = buffer.new_empty(graph.num_graphs, graph.width, graph.width)
     label = None if graph.connected else graph.components
-    arrays = [_firsts(graph.graph_sizes), label, buckets.base, buckets.stride, buffer, out]
-    _in_parts(library.ohm_all_pairs, graph.num_graphs, (graph.width,), arrays)
+    arrays = _firsts(graph.graph_sizes), label, buckets.base, buckets.stride, buffer, out
+    native.call("ohm_all_pairs", graph.num_graphs, graph.width, *arrays)
     return out
-
-
-def _in_parts(
-    function: Callable[..., None], graphs: int, numbers: tuple[int | float, ...], arrays: Sequence[Tensor | None]
-) -> None:
-    """``function`` of all graphs, shared out among threads."""
-    held = [x if x is None else x.contiguous() for x in arrays]  # until all threads are done
-    addresses = [x if x is None else x.data_ptr() for x in held]
-    threads = torch.get_num_threads()
-    if threads == 1 or graphs < FEWEST:
-        function(0, graphs, *numbers, *addresses)
-        return
-    bounds = [graphs * i // (PARTS * threads) for i in range(PARTS * threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda part: function(*part, *numbers, *addresses), pairwise(bounds)))
 
 
 def _edges_of(graph: Graph) -> Int[Tensor, " graphs"]:

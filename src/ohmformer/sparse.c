@@ -1,4 +1,4 @@
-/* What the sparse engine does on large graphs: see compiled.py, which calls it by rows from several threads.
+/* What the sparse engine does on large graphs: see compiled.py.
  *
  * C with the vectors of gcc and clang, without torch's headers.
  */
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define AHEAD 32 /* entries of the matrix by which rows are asked for in advance */
+#define SHARE 1024 /* rows that a thread takes at a time: few enough that none waits for another one that is held up */
 #define FETCH(p) __builtin_prefetch(p, 0, 2) /* into the second cache, which waits for more lines at a time than the first */
 
 /* ------------------------------------------------------------------------------------------------ a Chebyshev layer
@@ -114,11 +115,16 @@ static inline __attribute__((always_inline)) void rows(int64_t first, int64_t la
     }
 }
 
-void ohm_direction(int64_t first, int64_t last, int64_t entries, int64_t groups, float omega, const int32_t *start,
-                   const int32_t *column, const float *value, const void *old, void *new, void *residual, void *sum) {
+void ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, const int32_t *start, const int32_t *column,
+                   const float *value, const void *old, void *new, void *residual, void *sum) {
     const Arrays a = {start, column, value, old, new, residual, sum};
-    if (groups == 4) rows(first, last, entries, 4, omega, a);
-    if (groups == 8) rows(first, last, entries, 8, omega, a);
+    const int64_t entries = start[nodes];
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int64_t first = 0; first < nodes; first += SHARE) {
+        const int64_t last = first + SHARE < nodes ? first + SHARE : nodes;
+        if (groups == 4) rows(first, last, entries, 4, omega, a);
+        if (groups == 8) rows(first, last, entries, 8, omega, a);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------ the residual */
@@ -128,9 +134,11 @@ void ohm_direction(int64_t first, int64_t last, int64_t entries, int64_t groups,
 typedef double Quad __attribute__((vector_size(32), aligned(8)));
 
 /* left <- psi - L phi in float64, for so many demands; a row of phi and psi begins stride numbers after the one before */
-void ohm_residual(int64_t first, int64_t last, int64_t entries, int64_t demands, int64_t stride, const int32_t *start,
-                  const int32_t *column, const double *value, const double *phi, const double *psi, double *left) {
-    for (int64_t i = first; i < last; i++) {
+void ohm_residual(int64_t threads, int64_t nodes, int64_t demands, int64_t stride, const int32_t *start, const int32_t *column,
+                  const double *value, const double *phi, const double *psi, double *left) {
+    const int64_t entries = start[nodes];
+#pragma omp parallel for schedule(dynamic, SHARE) num_threads(threads)
+    for (int64_t i = 0; i < nodes; i++) {
         for (int64_t b = 0; b < demands; b += BLOCK) {
             const int64_t wide = demands - b < BLOCK ? demands - b : BLOCK;
             Quad sum[BLOCK / 4] = {{0}};
