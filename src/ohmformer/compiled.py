@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WIDTHS = 32, 64
 """Numbers of demands that layers are written for."""
-FEWEST = 2**16
+FEWEST = 2**15
 """Nodes from which on it pays."""
 DEEPEST = 64
 """Layers of a round up to which it pays: rounding costs more the deeper it is, here up to 1.6 times the residual."""
