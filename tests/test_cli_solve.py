@@ -148,6 +148,23 @@ def test_an_edge_list_without_header_has_unit_resistances(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ("Von,Nach\n1,2\n2,3\n", ["1", "2", "3"]),
+        ("a,b,ohm\nx,y,1.5\ny,z,2\n", ["x", "y", "z"]),
+        ("Source,Target\nx,y\n", ["x", "y"]),
+        ("hub,1\n1,2\n2,3\n", ["hub", "1", "2", "3"]),
+        ("a,b\nb,c\n", ["a", "b", "c"]),
+        ("a,b,new\nb,c,7\nc,d,old\n", ["a", "b", "c", "d"]),
+        ("1,2,0.5\n2,3,1\n", ["1", "2", "3"]),
+    ],
+)
+def test_a_first_line_of_words_above_numbers_names_the_columns_and_any_other_is_an_edge(tmp_path, content, labels):
+    (tmp_path / "e.csv").write_text(content)
+    assert read_graph(tmp_path / "e.csv").labels == labels
+
+
+@pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [
         (None, (), "expected a file"),
@@ -159,7 +176,7 @@ def test_an_edge_list_without_header_has_unit_resistances(tmp_path):
         ("source,target\na,b\n", ("--resistance", "w"), "expected a column 'w'"),
         ("a,b\n", ("--task", "flow"), "expected --from NODE"),
         ("a,b\n", ("--task", "flow", "--from", "a", "--to", "z"), "got 'z'"),
-        ("a,b\nc,d\n", ("--task", "flow", "--from", "a", "--to", "c"), "sums to"),
+        ("a,b\nc,d\n", ("--task", "flow", "--from", "a", "--to", "c"), "expected a way from a to c"),
         ("a,b\n", ("--out", "table.xlsx"), "got table.xlsx"),
         ("a,b\n", ("--plot", "x.png"), "--task flow or potentials for --plot"),
         ("a,b\n", ("--task", "heat", "--from", "a", "--s", "-1"), "s > 0, got -1.0"),

@@ -133,34 +133,6 @@ def test_asking_for_more_than_floats_give_says_what_can_be_reached():
         ohm.potentials(g, torch.tensor([1.0, 0.0, 0.0, -1.0]), tol=1e-15)
 
 
-def test_progress_can_stop_the_work_and_gets_the_best_so_far(large):
-    told = []
-
-    def stop(layers, residual):
-        told.append((layers, residual))
-        return True
-
-    answer = ohm.potentials(large, demands_for(large), tol=1e-9, method="chebyshev", progress=stop)
-    assert told == [(10, 1.0)]
-    assert answer.stopped
-    assert answer.layers == 10
-    assert 1e-9 < answer.residual < 1e-2
-
-
-@pytest.mark.parametrize("method", ["auto", "chebyshev"])
-def test_ctrl_c_returns_the_best_so_far_with_its_residual(large, method):
-    def interrupt(layers, residual):
-        if layers >= 20:
-            raise KeyboardInterrupt
-
-    psi = demands_for(large)
-    answer = ohm.potentials(large, psi, tol=1e-12, method=method, progress=interrupt)
-    assert (answer.method, answer.stopped, answer.note) == ("chebyshev", True, "stopped early")
-    left = (psi - large.laplacian() @ answer.value).norm(dim=0) / psi.norm(dim=0)
-    assert answer.residual == pytest.approx(float(left.max()), rel=1e-6)
-    assert 1e-12 < answer.residual < 1e-2
-
-
 @pytest.mark.parametrize("method", ["gradient-descent", "squaring", "chebyshev", "cubing"])
 @settings(max_examples=8)
 @given(g=connected())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,7 +47,8 @@ def verify(
 
     torch.set_num_threads(1)  # matrices of a dozen rows: threads would only wait for each other
     columns = (TextColumn("verifying {task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         result = run(
             seed, progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
@@ -126,7 +127,7 @@ class Question:
     s: float
     k: int
     eps: float | None
-    tol: float
+    tol: float | None
     method: str
     plot: Path | None
 
@@ -142,7 +143,7 @@ def solve(
     s: Annotated[float, typer.Option(help="Time, for heat.")] = 0.5,
     k: Annotated[int, typer.Option(help="How many eigenvectors, or coordinates of the embedding.")] = 6,
     eps: Annotated[float | None, typer.Option(help="Estimate resistances of large graphs within 1 +- eps.")] = None,
-    tol: Annotated[float, typer.Option(help="The largest residual that will do.")] = 1e-6,
+    tol: Annotated[float | None, typer.Option(help="The largest residual that will do: 1e-6, or eps / 1000.")] = None,
     method: Annotated[str, typer.Option(help="A construction or solver by name.")] = "auto",
     compiled: Annotated[
         bool, typer.Option("--compiled", help="Use a C compiler: faster with --eps on large graphs.")
@@ -185,7 +186,7 @@ def _ask(named: LabelledGraph, ask: Question) -> tuple[dict[str, np.ndarray], An
     from ohmformer.resistance import projections
 
     graph, labels = named.graph, np.array(named.labels, dtype=str)
-    certain = {"tol": ask.tol, "method": ask.method}
+    certain: dict[str, Any] = {"method": ask.method} if ask.tol is None else {"method": ask.method, "tol": ask.tol}
 
     def node(label: str | None, option: str) -> int:
         if label is None:
@@ -194,32 +195,40 @@ def _ask(named: LabelledGraph, ask: Question) -> tuple[dict[str, np.ndarray], An
 
     edges = {"u": labels[graph.edge_index[0].numpy()], "v": labels[graph.edge_index[1].numpy()]}
     if ask.task is Task.resistance:
-        total = projections(ask.eps, graph.num_edges) if ask.eps else None
-        with _bar("projections", total) as progress:
+        unit, total = ("projections", projections(ask.eps, graph.num_edges)) if ask.eps else ("layers", None)
+        with _bar(unit, total) as progress:
             answer = ohm.effective_resistance(graph, eps=ask.eps, progress=progress, **certain)
         return {**edges, "resistance": graph.resistance.numpy(), "effective_resistance": answer.value.numpy()}, answer
     if ask.task is Task.all_pairs:
-        answer = ohm.effective_resistance(graph, "all", **certain)
+        with _bar("layers") as progress:
+            answer = ohm.effective_resistance(graph, "all", progress=progress, **certain)
         u, v = np.triu_indices(graph.num_nodes, 1)
         return {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]}, answer
     if ask.task is Task.kirchhoff:
-        answer = ohm.kirchhoff_index(graph, eps=ask.eps, **certain)
+        with _bar("random signs" if ask.eps else "layers") as progress:
+            answer = ohm.kirchhoff_index(graph, eps=ask.eps, progress=progress, **certain)
         return {"kirchhoff_index": answer.value.reshape(1).numpy()}, answer
     if ask.task is Task.embedding:
-        answer = ohm.resistive_embedding(graph, ask.k, **certain)
+        with _bar("layers") as progress:
+            answer = ohm.resistive_embedding(graph, ask.k, progress=progress, **certain)
         return {"node": labels, **{f"x{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}}, answer
     if ask.task is Task.heat:
         signal = torch.zeros(graph.num_nodes, 1, dtype=torch.float64)
         signal[node(ask.source, "--from")] = 1.0
-        answer = ohm.heat_kernel(graph, ask.s, signal, **certain)
+        with _bar("heat"):
+            answer = ohm.heat_kernel(graph, ask.s, signal, **certain)
         return {"node": labels, "heat": answer.value[:, 0].numpy()}, answer
     if ask.task is Task.eigenvectors:
-        answer = ohm.eigenvectors(graph, ask.k, **certain)
+        with _bar("eigenvectors"):
+            answer = ohm.eigenvectors(graph, ask.k, **certain)
         return {"node": labels, **{f"v{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}}, answer
+    source, sink = node(ask.source, "--from"), node(ask.sink, "--to")
+    if graph.components[source] != graph.components[sink]:
+        raise ValueError(f"expected a way from {ask.source} to {ask.sink}, they are in different components")
     demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
-    demands[node(ask.source, "--from")] -= 1.0
-    demands[node(ask.sink, "--to")] += 1.0
-    with _bar("layers", None) as progress:
+    demands[source] -= 1.0
+    demands[sink] += 1.0
+    with _bar("layers") as progress:
         answer = ohm.electric_flow(graph, demands, progress=progress, **certain)
     if ask.plot is not None:
         from ohmformer.draw import draw_circuit, save
@@ -233,7 +242,7 @@ def _ask(named: LabelledGraph, ask: Question) -> tuple[dict[str, np.ndarray], An
 
 
 @contextmanager
-def _bar(unit: str, total: int | None) -> Iterator[Callable[[int, float], None]]:
+def _bar(unit: str, total: int | None = None) -> Iterator[Callable[[int, float], None]]:
     """A progress bar on standard error, if that is a terminal: how many units are done, and the residual."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -245,7 +254,8 @@ def _bar(unit: str, total: int | None) -> Iterator[Callable[[int, float], None]]
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(unit, total=total)
         yield lambda done, residual: bar.update(task, completed=done, description=f"{unit}, residual {residual:.1e}")
 

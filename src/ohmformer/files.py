@@ -94,7 +94,7 @@ def parse_edges(
         raise ValueError(
             f"expected a column {weight!r} in the first line of {name}, it has {', '.join(header) or 'nothing'}"
         )
-    if weight is not None or {cell.lower() for cell in header[:2]} <= HEADERS:
+    if weight is not None or _names_columns(header, [row for _, row in rows[1:]]):
         rows = rows[1:]
     column = header.index(weight) if weight is not None else None
     number: dict[str, int] = {}
@@ -119,6 +119,24 @@ def parse_edges(
         conductance=weights if conductance else None,
     )
     return LabelledGraph(graph, list(number))
+
+
+def _names_columns(first: list[str], below: list[list[str]]) -> bool:
+    """Whether a first line names columns: in known words, or having words where all lines below have numbers.
+
+    That is so in one of the columns behind the nodes, or in both columns of nodes.
+    """
+    words = [i for i, cell in enumerate(first) if not _is_number(cell)]
+    above = {i for i in words if below and all(i < len(row) and _is_number(row[i]) for row in below)}
+    return {cell.lower() for cell in first[:2]} <= HEADERS or above >= {0, 1} or max(above, default=0) > 1
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:

@@ -5,7 +5,7 @@ Each engine is a function from a graph, demands and what is asked to an :class:`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,27 @@ def apply_pinv(graph: Graph, psi: Tensor, work: Work) -> Answer:
     assert isinstance(phi, Tensor)
     assert work.answer is not None
     return replace(work.answer, value=phi)
+
+
+def apply_in_turn(graph: Graph, panels: Iterable[Tensor], work: Work) -> Iterator[Answer]:
+    """``L^+`` of one panel of demands after the other; ``progress`` hears of the layers of all of them together.
+
+    If one is stopped, those after it are left as they are: zero, with a residual of one.
+    """
+    before, now, last = 0, 0, None
+
+    def tell(layers: int, residual: float) -> bool:
+        nonlocal now
+        now = layers
+        return bool(work.progress and work.progress(before + layers, residual))
+
+    for psi in panels:
+        if last is not None and last.stopped:
+            last = replace(last, value=torch.zeros_like(psi), layers=0, residual=1.0)
+        else:
+            last = apply_pinv(graph, psi, replace(work, progress=tell))
+            before, now = before + now, 0
+        yield last
 
 
 class _PseudoInverse(torch.autograd.Function):

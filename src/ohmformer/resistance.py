@@ -20,7 +20,7 @@ from ohmformer import circuit, exact, small, sparse
 from ohmformer.answer import Answer, check_reached, check_tolerance
 from ohmformer.constructions import NewtonSchulzRoot, PowerSeriesRoot
 from ohmformer.graph import Graph
-from ohmformer.inverse import DENSE, METHODS, SMALL, Progress, Work, apply_pinv
+from ohmformer.inverse import DENSE, METHODS, SMALL, Progress, Work, apply_in_turn, apply_pinv
 
 FAILURE = 0.01
 """The probability with which some estimate may be further off than eps."""
@@ -44,8 +44,7 @@ def effective_resistance(
     linear systems.
 
     With ``eps`` the resistances of edges or pairs of a large graph are estimated within ``1 +- eps``, all of them with
-    probability 0.99, from random projections; such an estimate has no gradient. ``progress`` is called with (projections
-    done, residual).
+    probability 0.99, from random projections; such an estimate has no gradient. Stopped early, it is made of those done.
 
     Args:
         graph: one graph or a batch.
@@ -55,12 +54,13 @@ def effective_resistance(
         tol: the largest residual that will do, 1e-6 unless given, or ``eps / 1000``.
         method: as for :func:`potentials`.
         trace: keep the state after every layer.
-        progress: return True to stop.
+        progress: called with (layers, residual), or with ``eps`` (projections, residual); return True to stop. Pairs that
+            were not begun then are zero, with a residual of one.
     """
     tol = (1e-6 if eps is None else 1e-3 * eps) if tol is None else tol
     check_tolerance(tol, method, METHODS)
     if isinstance(pairs, str) and pairs == "all":
-        return _all_pairs(graph, Work(tol, method, trace=trace))
+        return _all_pairs(graph, Work(tol, method, progress, trace))
     if isinstance(pairs, str):
         if pairs != "edges":
             raise ValueError(f"expected pairs='edges', 'all' or a tensor of pairs, got {pairs!r}")
@@ -78,9 +78,9 @@ def effective_resistance(
     if eps is not None and projections(eps, len(u)) < graph.num_nodes:
         answer = _estimated(graph, u, v, eps, seed, Work(tol, method, progress))
     elif graph.width <= SMALL or (graph.width <= DENSE and len(u) > graph.width):
-        answer = _from_inverse(graph, u, v, Work(tol, method, trace=trace))
+        answer = _from_inverse(graph, u, v, Work(tol, method, progress, trace))
     else:
-        answer = _pair_by_pair(graph, u, v, joined, Work(tol, method, trace=trace))
+        answer = _pair_by_pair(graph, u, v, joined, Work(tol, method, progress, trace))
     return replace(answer, value=torch.where(joined, answer.value.clamp(min=0), torch.inf))
 
 
@@ -117,13 +117,16 @@ def _from_inverse(graph: Graph, u: Tensor, v: Tensor, work: Work) -> Answer:
 
 def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, joined: Tensor, work: Work) -> Answer:
     """One solve per pair, a few panels of them at once."""
+    parts = torch.arange(len(u), device=graph.device).split(4 * sparse.PANEL)
+
+    def demands(part: Tensor) -> Tensor:
+        column, unit = torch.arange(len(part), device=graph.device), joined[part].to(graph.dtype)
+        none = torch.zeros(graph.num_nodes, len(part), dtype=graph.dtype, device=graph.device)
+        return none.index_put((u[part], column), unit).index_put((v[part], column), -unit, accumulate=True)
+
     answers = []
-    for part in torch.arange(len(u), device=graph.device).split(4 * sparse.PANEL):
+    for part, phi in zip(parts, apply_in_turn(graph, map(demands, parts), work), strict=True):
         column = torch.arange(len(part), device=graph.device)
-        unit = joined[part].to(graph.dtype)
-        demands = torch.zeros(graph.num_nodes, len(part), dtype=graph.dtype, device=graph.device)
-        demands = demands.index_put((u[part], column), unit).index_put((v[part], column), -unit, accumulate=True)
-        phi = apply_pinv(graph, demands, replace(work))
         answers.append(replace(phi, value=phi.value[u[part], column] - phi.value[v[part], column]))
     return _joined(answers, 0) if answers else Answer(graph.resistance.new_zeros(0), "none", 0, 0.0, 0.0)
 
@@ -144,7 +147,7 @@ def projections(eps: float, pairs: int) -> int:
 
 
 def _projected(graph: Graph, count: int, seed: int, work: Work) -> Iterator[Answer]:
-    """The columns of ``L^+ B Q``, a panel of them at a time; each panel counts the projections so far as its ``layers``."""
+    """The columns of ``L^+ B Q``, a panel of them at a time."""
     draw = torch.Generator().manual_seed(seed)
     incidence = _signed_rows(graph, 1 / math.sqrt(count))
     fixed = replace(graph, resistance=graph.resistance.detach())  # one object for all panels: it is prepared once
@@ -153,11 +156,14 @@ def _projected(graph: Graph, count: int, seed: int, work: Work) -> Iterator[Answ
         signs = _random_signs(graph.num_edges, draw)[:, :columns].to(graph.device)
         return torch.cat([product(signs) for _, product in incidence])
 
-    panel = sparse.panel_width(graph.num_nodes, graph.device) // 32 * 32
-    for first in range(0, count, panel):
-        last = min(first + panel, count)
-        psi = torch.cat([some(min(32, last - done)) for done in range(first, last, 32)], dim=1).to(graph.dtype)
-        yield apply_pinv(fixed, graph.center(psi), replace(work))
+    def panels() -> Iterator[Float[Tensor, "nodes columns"]]:
+        width = sparse.panel_width(graph.num_nodes, graph.device) // 32 * 32
+        for first in range(0, count, width):
+            last = min(first + width, count)
+            psi = torch.cat([some(min(32, last - done)) for done in range(first, last, 32)], dim=1).to(graph.dtype)
+            yield graph.center(psi)
+
+    return apply_in_turn(fixed, panels(), work)
 
 
 def _random_signs(rows: int, draw: torch.Generator) -> Float[Tensor, "rows 32"]:
@@ -186,15 +192,23 @@ def _estimated(graph: Graph, u: Tensor, v: Tensor, eps: float, seed: int, work: 
     total = torch.zeros(len(u), dtype=torch.float64, device=graph.device)
     worst: Answer | None = None
     done, stopped = 0, False
-    for panel in _projected(graph, count, seed, Work(work.tol, work.method)):
-        z = panel.value.float()
-        for part in torch.arange(len(u), device=graph.device).split(2**16):
-            total[part] += (z[u[part]] - z[v[part]]).square_().sum(1)
-        done += z.shape[1]
-        worst = panel if worst is None or panel.residual > worst.residual else worst
-        stopped = bool(work.progress and work.progress(done, worst.residual))
-        if stopped:
-            break
+    try:
+        for panel in _projected(graph, count, seed, Work(work.tol, work.method)):
+            stopped = panel.stopped
+            if stopped and done:
+                break  # those before it are whole
+            z = panel.value.float()
+            for part in torch.arange(len(u), device=graph.device).split(2**16):
+                total[part] += (z[u[part]] - z[v[part]]).square_().sum(1)
+            done += z.shape[1]
+            worst = panel if worst is None or panel.residual > worst.residual else worst
+            stopped = stopped or bool(work.progress and work.progress(done, worst.residual))
+            if stopped:
+                break
+    except KeyboardInterrupt:
+        if worst is None:
+            raise
+        stopped = True
     assert worst is not None
     value = (total * (count / done)).to(graph.dtype)
     note = f"estimated from {done} random projections"
@@ -211,6 +225,7 @@ def resistive_embedding(
     tol: float = 1e-6,
     method: str = "auto",
     trace: bool = False,
+    progress: Progress | None = None,
 ) -> Answer:
     """Rows whose squared distances are effective resistances (Fact 1), within a component.
 
@@ -218,13 +233,14 @@ def resistive_embedding(
     ``"power-series"`` (Lemma 2) or by LAPACK (``"direct"``), and ``residual`` is ``|M L M - I-hat|`` in the operator norm.
 
     With ``dim`` they are those of ``L^+ B``, projected at random onto that many columns: squared distances are right on
-    average, with a relative standard deviation of ``sqrt(2 / dim)``; methods and ``residual`` as for :func:`potentials`.
+    average, with a relative standard deviation of ``sqrt(2 / dim)``; methods, ``residual`` and ``progress`` as for
+    :func:`potentials`.
     """
     if dim is not None:
         check_tolerance(tol, method, METHODS)
         if dim < 1:
             raise ValueError(f"expected dim >= 1, got {dim}")
-        return _joined(list(_projected(graph, dim, seed, Work(tol, method, trace=trace))), 1)
+        return _joined(list(_projected(graph, dim, seed, Work(tol, method, progress, trace))), 1)
     check_tolerance(tol, method, ("auto", *ROOTS, "direct"))
     if graph.width > SMALL:
         raise ValueError(f"expected dim= for graphs of more than {SMALL} nodes, got {graph.width} nodes and no dim")
@@ -259,38 +275,55 @@ def _root_residual(graph: Graph, root: Float[Tensor, "*graphs width width"]) -> 
 
 
 def kirchhoff_index(
-    graph: Graph, *, eps: float | None = None, seed: int = 0, tol: float = 1e-6, method: str = "auto"
+    graph: Graph,
+    *,
+    eps: float | None = None,
+    seed: int = 0,
+    tol: float = 1e-6,
+    method: str = "auto",
+    progress: Progress | None = None,
 ) -> Answer:
     """The sum of all effective resistances, ``n tr L^+``, ``(graphs,)`` for a batch; ``inf`` if a graph is disconnected.
 
     With ``eps``, for graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z,
-    until the standard error is below ``eps`` of the estimate; ``note`` says what it is.
+    until the standard error is below ``eps`` of the estimate; ``note`` says what it is. ``progress`` is called with
+    (layers, residual), or with ``eps`` (signs, residual).
     """
     check_tolerance(tol, method, METHODS)
     whole = graph.ranks == graph.graph_sizes - 1
     if eps is None:
-        pairs = _all_pairs(graph, Work(tol, method))
+        pairs = _all_pairs(graph, Work(tol, method, progress))
         sums = pairs.value.sum(dim=(-2, -1)) / 2
         value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
         return replace(pairs, value=value)
     if not 0 < eps < 1:
         raise ValueError(f"expected eps in (0, 1), got {eps!r}")
     draw = torch.Generator().manual_seed(seed)
-    drawn = torch.zeros(graph.num_graphs, 0, dtype=graph.dtype, device=graph.device)
-    answers: list[Answer] = []
-    relative = math.inf
-    while relative > eps:
+    forms: list[Answer] = []
+    relative, stopped = math.inf, False
+    while relative > eps and not stopped:
         z = torch.randint(0, 2, (graph.num_nodes, sparse.PANEL), generator=draw, dtype=torch.int8)
         z = graph.center((2 * z - 1).to(graph.device, graph.dtype))
-        answers.append(apply_pinv(graph, z, Work(tol, method)))
-        forms = torch.zeros(graph.num_graphs, z.shape[1], dtype=z.dtype, device=z.device)
-        drawn = torch.cat([drawn, forms.index_add(0, graph.batch, z * answers[-1].value)], dim=1)
-        mean = drawn.mean(dim=1)
-        error = drawn.std(dim=1) / math.sqrt(drawn.shape[1])
+        found = apply_pinv(graph, z, Work(tol, method))
+        stopped = found.stopped
+        if stopped and forms:
+            break  # those before it are whole
+        none = torch.zeros(graph.num_graphs, z.shape[1], dtype=z.dtype, device=z.device)
+        forms.append(replace(found, value=none.index_add(0, graph.batch, z * found.value).mT))
+        drawn = torch.cat([form.value for form in forms])
+        mean, error = drawn.mean(dim=0), drawn.std(dim=0) / math.sqrt(len(drawn))
         relative = float(torch.where(mean > 0, error / mean, 0.0).max()) if len(mean) else 0.0
-    value = torch.where(whole, drawn.mean(dim=1) * graph.graph_sizes, torch.inf)
-    note = f"standard error {relative:.1e} of the estimate, from {drawn.shape[1]} random signs"
-    return replace(_joined(answers, 0), value=value if graph.batched else value[0], note=note, bound=None)
+        stopped = stopped or bool(progress and progress(len(drawn), found.residual))
+    answer = _joined(forms, 0)
+    value = torch.where(whole, answer.value.mean(dim=0) * graph.graph_sizes, torch.inf)
+    note = f"standard error {relative:.1e} of the estimate, from {len(answer.value)} random signs"
+    return replace(
+        answer,
+        value=value if graph.batched else value[0],
+        bound=None,
+        note=note,
+        stopped=stopped and relative > eps,
+    )
 
 
 def _check_pairs(graph: Graph, pairs: Tensor) -> Int[Tensor, "pairs 2"]:
