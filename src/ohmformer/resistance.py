@@ -211,10 +211,11 @@ def _estimated(graph: Graph, u: Tensor, v: Tensor, eps: float, seed: int, work: 
         stopped = True
     assert worst is not None
     value = (total * (count / done)).to(graph.dtype)
-    note = f"estimated from {done} random projections"
-    return replace(
-        worst, value=value, note=f"{note}; {worst.note}" if worst.note else note, stopped=stopped and done < count
-    )
+    short = stopped and done < count
+    note = f"estimated from {done} random projections" + (f" of {count}, stopped early" if short else "")
+    if worst.note and not worst.stopped:
+        note = f"{note}; {worst.note}"
+    return replace(worst, value=value, note=note, stopped=short)
 
 
 def resistive_embedding(
@@ -316,14 +317,10 @@ def kirchhoff_index(
         stopped = stopped or bool(progress and progress(len(drawn), found.residual))
     answer = _joined(forms, 0)
     value = torch.where(whole, answer.value.mean(dim=0) * graph.graph_sizes, torch.inf)
+    short = stopped and relative > eps
     note = f"standard error {relative:.1e} of the estimate, from {len(answer.value)} random signs"
-    return replace(
-        answer,
-        value=value if graph.batched else value[0],
-        bound=None,
-        note=note,
-        stopped=stopped and relative > eps,
-    )
+    note += ", stopped early" if short else ""
+    return replace(answer, value=value if graph.batched else value[0], bound=None, note=note, stopped=short)
 
 
 def _check_pairs(graph: Graph, pairs: Tensor) -> Int[Tensor, "pairs 2"]:
