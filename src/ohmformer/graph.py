@@ -177,18 +177,15 @@ class Graph:
     def split(self) -> list[Graph]:
         """The graphs of a batch, one by one; the inverse of :meth:`collate`."""
         edge_graph = self.batch[self.edge_index[0]]
-        parts = []
-        for i in range(self.num_graphs):
-            mine = edge_graph == i
-            nodes = int(self.graph_sizes[i])
-            parts.append(
-                Graph(
-                    edge_index=self.edge_index[:, mine] - int(self.graph_offsets[i]),
-                    resistance=self.resistance[mine],
-                    batch=torch.zeros(nodes, dtype=torch.long, device=self.device),
-                )
-            )
-        return parts
+        counts = torch.bincount(edge_graph, minlength=self.num_graphs).tolist()
+        order = edge_graph.argsort(stable=True)
+        parts = zip(
+            (self.edge_index - self.graph_offsets[edge_graph])[:, order].split(counts, dim=1),
+            self.resistance[order].split(counts),
+            torch.zeros_like(self.batch).split(self.graph_sizes.tolist()),
+            strict=True,
+        )
+        return [Graph(*part) for part in parts]
 
     def select(self, which: Int[Tensor, " chosen"]) -> Graph:
         """A batch of some graphs of a batch, in the order of ``which``."""
