@@ -29,7 +29,7 @@ WIDTHS = 32, 64
 FEWEST = 2**15
 """Nodes from which on it pays."""
 DEEPEST = 64
-"""Layers of a round up to which it pays: rounding costs more the deeper it is, here up to 1.6 times the residual."""
+"""Layers of a round up to which it pays: rounding costs more the deeper it is, here up to 1.5 times the residual."""
 
 
 def pays(nodes: int, device: torch.device) -> bool:
