@@ -79,6 +79,34 @@ def test_eight_bits_take_no_more_layers_than_float32(kind):
     assert residual(60) <= 1e-6  # some per cent off in every layer, and nothing of it stays
 
 
+@pytest.mark.parametrize("columns", [32, 64])
+def test_a_row_of_any_size_is_off_by_at_most_five_per_cent_of_its_norm_and_nothing_stays_nothing(columns):
+    n = 1000
+    g = random_graph(n, 4000)
+    construction = Chebyshev(ohm.Spectrum(0.2, 2.0))
+    step = sparse.Scaled.of(g).step(construction.gamma, torch.float32)
+    draw = torch.Generator().manual_seed(0)
+    size = 10.0 ** torch.empty(n, 1).uniform_(-15, 2, generator=draw)
+    uneven = 10.0 ** torch.empty(n, columns).uniform_(-6, 0, generator=draw)
+    demand = size * uneven * torch.randn(n, columns, generator=draw)
+    demand[::7] = 0.0
+    demand[:, 1::5] = 0.0
+    found = sparse.chebyshev_round(step, demand.repeat(3, 1, 1), construction, 1)[0]  # the first direction: gamma psi
+    wanted = construction.gamma * demand
+    assert ((found - wanted).norm(dim=1) <= 0.05 * wanted.norm(dim=1)).all()
+    assert (found[wanted == 0] == 0).all()
+
+
+def test_a_direction_beyond_the_largest_scale_is_only_shorter():
+    g = random_graph(1000, 4000)
+    construction = Chebyshev(ohm.Spectrum(0.2, 2.0))
+    step = sparse.Scaled.of(g).step(construction.gamma, torch.float32)
+    demand = torch.randn(1000, 64, generator=torch.Generator().manual_seed(1)) * 1e6
+    found = sparse.chebyshev_round(step, demand.repeat(3, 1, 1), construction, 1)[0]
+    assert (found.norm(dim=1) < demand.norm(dim=1)).all()
+    assert (torch.cosine_similarity(found, demand, dim=1) > 0.99).all()
+
+
 def test_residuals_are_those_of_double_precision_for_any_part_of_the_demands():
     g = random_graph(900, 3000, seed=1)
     scaled = sparse.Scaled.of(g)
