@@ -1,4 +1,4 @@
-"""Which machine, which versions: what a number needs beside it."""
+"""Which machine, which versions, what a number needs beside it; and the folder of what is kept on it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,26 @@ from pathlib import Path
 PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "networkx", "lightning", "rdkit", "ray")
 
 
+def cache() -> Path:
+    """The folder of what is kept: ``$OHMFORMER_CACHE``, or ``~/.cache/ohmformer``."""
+    return Path(os.environ.get("OHMFORMER_CACHE", Path.home() / ".cache" / "ohmformer"))
+
+
 def processor() -> str:
     """The processor's name, as Linux tells it, or what Python knows."""
+    return _told("model name") or platform.processor() or platform.machine()
+
+
+def instructions() -> str:
+    """What tells processors apart that do not know the same instructions: Linux's list of them, or the machine's name."""
+    return _told("flags") or _told("Features") or f"{platform.machine()} {platform.node()}"
+
+
+def _told(name: str) -> str:
+    """What Linux says of the first processor under this name; nothing if it does not."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")
 
 
 def today() -> str:

@@ -6,21 +6,24 @@
 From then on molecules are encoded (:mod:`ohmformer.encoding.compiled`), small graphs inverted
 (:mod:`ohmformer.small_compiled`), many demands on a large graph solved for (:mod:`ohmformer.compiled`) and Graph
 Transformers trained (:mod:`ohmformer.molecules.compiled`) by C where it can do what is asked for. Nothing is compiled
-unless asked for.
+unless asked for; what was compiled is kept for the next time, in :func:`ohmformer.machine.cache`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ohmformer import machine
 
 HERE = Path(__file__).parent
 SOURCES = tuple(
@@ -73,21 +76,50 @@ def call(name: str, *values: Any) -> None:
 
 @cache
 def _compiled() -> ctypes.CDLL:
-    """The library, made once a process, in a second or two."""
-    compiler = os.environ.get("CC") or shutil.which("cc")
+    """The library as it is kept, or made, in some seconds, and kept."""
+    named = os.environ.get("CC") or "cc"
+    compiler = shutil.which(named)
     if not compiler:
         raise OSError("expected a C compiler, as cc or in $CC, found none")
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "ohmformer.so"
-        command = [compiler, *OPTIONS, "-o", str(library), *map(str, SOURCES), "-lm"]
+    kept = machine.cache() / f"native-{_checksum(compiler)}.so"
+    if _is_ours(kept):
+        return declared(ctypes.CDLL(str(kept)))
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=kept.parent)
+    except OSError:  # nothing can be kept there
+        folder = tempfile.TemporaryDirectory()
+    with folder as name:
+        made = Path(name) / "ohmformer.so"
+        command = [compiler, *OPTIONS, "-o", str(made), *map(str, SOURCES), "-lm"]
         if subprocess.run([*command, "-fopenmp"], capture_output=True).returncode:  # one thread where there is no OpenMP
             try:
                 subprocess.run(command, check=True, capture_output=True, text=True)
             except subprocess.CalledProcessError as error:
                 *some, last = (source.name for source in SOURCES)
                 names, said = f"{', '.join(some)} and {last}", error.stderr.strip()[:200]
-                raise OSError(f"expected {compiler} to compile {names}, it says: {said}") from error
-        return declared(ctypes.CDLL(str(library)))
+                raise OSError(f"expected {named} to compile {names}, it says: {said}") from error
+        made.chmod(0o755)
+        library = declared(ctypes.CDLL(str(made)))
+        with suppress(OSError):
+            made.replace(kept)
+        return library
+
+
+def _checksum(compiler: str) -> str:
+    """Of all that a compiled library depends on: sources, options, the compiler, the processor."""
+    texts = [path.read_bytes() for path in sorted(HERE.rglob("*.[ch]"))]
+    binary = Path(compiler).stat()
+    about = OPTIONS, str(Path(compiler).resolve()), binary.st_size, binary.st_mtime_ns, machine.instructions()
+    return hashlib.sha256(b"\0".join([*texts, repr(about).encode()])).hexdigest()[:16]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is there that nobody but its owner, who is asking, could have written."""
+    if not path.is_file():
+        return False
+    found = path.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def declared(library: ctypes.CDLL, *prefixes: str) -> ctypes.CDLL:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ohmformer.machine import cache
 from ohmformer.molecules.config import RunConfig
 from ohmformer.molecules.download import WHEELS, fetch
 from ohmformer.molecules.smiles import read_smiles
@@ -151,11 +152,6 @@ def _from_pyg(dataset: Iterable[Any]) -> MoleculeTable:
 
 
 # ---------------------------------------------------------------------------------------------------- read and kept
-
-
-def cache() -> Path:
-    """The folder of what is kept."""
-    return Path(os.environ.get("OHMFORMER_CACHE", Path.home() / ".cache" / "ohmformer"))
 
 
 def _kept_files(
