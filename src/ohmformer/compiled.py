@@ -86,18 +86,19 @@ def chebyshev_round(
     return total, done
 
 
-def left(laplacian: Tensor, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"] | None:
-    """``psi - L phi`` in float64, or None where compiled code is of no use or not written for these arrays."""
+def left_(
+    out: Float[Tensor, "nodes k"], laplacian: Tensor, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]
+) -> bool:
+    """``psi - L phi`` in float64 into ``out``, or False where compiled code is of no use or not written for these arrays."""
     nodes, demands = psi.shape
     written_for = (
         pays(nodes, psi.device)
-        and psi.dtype == phi.dtype == laplacian.dtype == torch.float64
+        and out.dtype == psi.dtype == phi.dtype == laplacian.dtype == torch.float64
         and laplacian.crow_indices().dtype == torch.int32
         and psi.stride() == phi.stride()
         and psi.stride(1) == 1
+        and out.is_contiguous()
     )
-    if not written_for:
-        return None
-    out = torch.empty_like(psi, memory_format=torch.contiguous_format)
-    native.call("ohm_residual", nodes, demands, psi.stride(0), *_csr(laplacian), phi, psi, out)
-    return out
+    if written_for:
+        native.call("ohm_residual", nodes, demands, psi.stride(0), *_csr(laplacian), phi, psi, out)
+    return written_for

@@ -36,6 +36,8 @@ ROWS = 2**15
 """Nodes of which a layer's result is made at once."""
 BEYOND_CACHE = 2**18
 """Nodes from which on a panel lies in main memory, out of which long rows come faster than short ones."""
+HUGE = 2**26
+"""Bytes from which on an array is put into huge pages."""
 
 Tell = Callable[[int], bool]
 
@@ -73,9 +75,9 @@ class Scaled:
 
     def left(self, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``psi - L phi``, in half panels, which is how a product in double precision is fastest."""
-        if (found := compiled.left(self.laplacian, psi, phi)) is not None:
-            return found
-        left = torch.empty_like(psi, memory_format=torch.contiguous_format)
+        left = room(*psi.shape, dtype=psi.dtype, device=psi.device)
+        if compiled.left_(left, self.laplacian, psi, phi):
+            return left
         halves = zip(*(x.split(PANEL // 2, dim=1) for x in (left, psi, phi)), strict=True)
         for out, demand, potential in halves:
             torch.addmm(demand, self.laplacian, potential, alpha=-1.0, out=out)
@@ -231,17 +233,23 @@ def panel_width(nodes: int, device: torch.device) -> int:
     return max(PANEL, min(8 * PANEL, 2**22 // max(nodes, 1)))
 
 
-def workspace(nodes: int, columns: int, device: torch.device) -> Float[Tensor, "3 nodes columns"]:
-    """What a round works in, to be used again by the next: on large graphs, fresh memory costs as much as some layers.
+def room(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An array of anything, for much of it in huge pages where Linux has them.
 
-    Beyond the cache it asks Linux for huge pages, through which rows in no order are found faster.
+    Fresh memory costs as much as some layers, less in huge pages, in which rows in no order are found faster too.
     """
-    if nodes <= BEYOND_CACHE or device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(3, nodes, columns, dtype=torch.float32, device=device)
-    memory = mmap.mmap(-1, 3 * 4 * nodes * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    size = math.prod(shape) * dtype.itemsize
+    if size < HUGE or device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel built without them
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.float32).view(3, nodes, columns)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def workspace(nodes: int, columns: int, device: torch.device) -> Float[Tensor, "3 nodes columns"]:
+    """What a round works in, to be used again by the next."""
+    return room(3, nodes, columns, dtype=torch.float32, device=device)
 
 
 def chebyshev_round(
@@ -317,7 +325,7 @@ def solve(
     """
     norm = column_norms(demands)
     residual = (norm > 0).double()
-    potentials = torch.zeros_like(demands)
+    potentials = room(*demands.shape, dtype=demands.dtype, device=demands.device).zero_()
     deepest, total, stopped = 0, 0, False
 
     def tell(layers: int) -> bool:
