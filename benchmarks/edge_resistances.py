@@ -12,7 +12,7 @@ from rich.progress import Progress
 import ohmformer as ohm
 from measure import write_table
 from ohmformer import native
-from ohmformer.resistance import projections
+from ohmformer.solve.resistance import projections
 from solve import random_graph
 
 

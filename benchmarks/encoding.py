@@ -17,7 +17,7 @@ from measure import side_by_side, write_table
 from ohmformer import native
 from ohmformer.encoding import LinearTransformerPE
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
-from ohmformer.molecules import bonds, read_smiles
+from ohmformer.experiments.molecules import bonds, read_smiles
 
 SIZES = (10, 30, 100, 1_000, 10_000, 100_000)
 

@@ -12,7 +12,7 @@ import torch
 from playwright.sync_api import sync_playwright
 
 from measure import write_table
-from ohmformer.explorer.server import listen
+from ohmformer.apps.explorer.server import listen
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -18,7 +18,7 @@ from ohmformer.constructions import (
     Squaring,
     TaylorHeat,
 )
-from ohmformer.families import family
+from ohmformer.graph.families import family
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from measure import side_by_side, write_table
-from ohmformer.learn.models import ANSWERS, loss_and_gradients
-from ohmformer.learn.setting import Setting
-from ohmformer.learn.start import initial_weights
-from ohmformer.learn.tasks import Batch, demand_loss, draw, generator
+from ohmformer.experiments.learn.models import ANSWERS, loss_and_gradients
+from ohmformer.experiments.learn.setting import Setting
+from ohmformer.experiments.learn.start import initial_weights
+from ohmformer.experiments.learn.tasks import Batch, demand_loss, draw, generator
 from ohmformer.transformer.normalize import Normalization
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from measure import write_table
-from ohmformer.learn.setting import TOURNAMENT, Setting
-from ohmformer.learn.train import train
+from ohmformer.experiments.learn.setting import TOURNAMENT, Setting
+from ohmformer.experiments.learn.train import train
 
 BUDGETS = {3: 37.0, 5: 45.0, 9: 80.0}
 """Seconds by depth."""

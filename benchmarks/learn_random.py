@@ -13,11 +13,11 @@ import math
 from pathlib import Path
 
 from measure import write_table
-from ohmformer.learn import checkpoint
-from ohmformer.learn.figures import AUTHORS, AUTHORS_BATCH, AUTHORS_STEPS
-from ohmformer.learn.setting import Setting
-from ohmformer.learn.sweep import Job, run_all
-from ohmformer.learn.train import evaluate
+from ohmformer.experiments.learn import checkpoint
+from ohmformer.experiments.learn.figures import AUTHORS, AUTHORS_BATCH, AUTHORS_STEPS
+from ohmformer.experiments.learn.setting import Setting
+from ohmformer.experiments.learn.sweep import Job, run_all
+from ohmformer.experiments.learn.train import evaluate
 
 RUNS = Path("runs/learn-random")
 AUTHORS_KEEP = 10

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ohmformer import machine
+from ohmformer.native import machine
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from measure import side_by_side, write_table
 from ohmformer import native
-from ohmformer.molecules.batches import Batch, Split
-from ohmformer.molecules.config import RunConfig
-from ohmformer.molecules.encodings import keep
-from ohmformer.molecules.model import MoleculeModel
-from ohmformer.molecules.smiles import read_smiles
-from ohmformer.molecules.table import MoleculeTable, from_smiles
+from ohmformer.experiments.molecules.batches import Batch, Split
+from ohmformer.experiments.molecules.config import RunConfig
+from ohmformer.experiments.molecules.encodings import keep
+from ohmformer.experiments.molecules.model import MoleculeModel
+from ohmformer.experiments.molecules.table import MoleculeTable, from_smiles
+from ohmformer.graph.smiles import read_smiles
 
 
 class TranscribedLayer(nn.Module):

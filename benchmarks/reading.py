@@ -14,8 +14,8 @@ def main() -> None:
     """Measure and write ``results/molecules-reading.md``."""
     # not at the top: processes that help import this file, and need no torch, like those of the command line
     from measure import write_table
-    from ohmformer.molecules.smiles import read_smiles
-    from ohmformer.molecules.table import from_smiles
+    from ohmformer.experiments.molecules.table import from_smiles
+    from ohmformer.graph.smiles import read_smiles
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smiles", type=Path, required=True)

@@ -15,8 +15,9 @@ import torch
 
 import ohmformer as ohm
 from measure import side_by_side, write_table
-from ohmformer import Graph, native, sparse
+from ohmformer import Graph, native
 from ohmformer.constructions import Chebyshev
+from ohmformer.solve.engines import sparse
 from solve import random_graph, square_grid
 
 

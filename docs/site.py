@@ -16,9 +16,9 @@ from mkdocs.structure.pages import Page
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ohmformer.cli import app
-from ohmformer.report.depths import ERROR, depth_tables, markdown_table
-from ohmformer.report.gallery import SETUP, Exhibit, exhibits
+from ohmformer.apps.command_line.main import app
+from ohmformer.apps.report.depths import ERROR, depth_tables, markdown_table
+from ohmformer.apps.report.gallery import SETUP, Exhibit, exhibits
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 import ohmformer as ohm
-from ohmformer.draw import save
+from ohmformer.graph.draw import save
 
 TIMES = (1.0, 5.0, 25.0, 125.0)
 

@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 
 import ohmformer as ohm
-from ohmformer.files import LabelledGraph, read_graph
+from ohmformer.graph.files import LabelledGraph, read_graph
 
 TOWN = """source,target,ohm
 station,market,1.0

@@ -9,9 +9,9 @@ import argparse
 
 import torch
 
-from ohmformer.learn.figures import lemma_losses
-from ohmformer.learn.setting import Setting
-from ohmformer.learn.train import train
+from ohmformer.experiments.learn.figures import lemma_losses
+from ohmformer.experiments.learn.setting import Setting
+from ohmformer.experiments.learn.train import train
 
 
 def main() -> None:

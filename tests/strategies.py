@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from ohmformer import Graph
-from ohmformer.families import FAMILIES, disjoint, family
+from ohmformer.graph.families import FAMILIES, disjoint, family
 
 
 def _generator(seed: int) -> torch.Generator:

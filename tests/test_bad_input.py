@@ -23,7 +23,7 @@ from ohmformer.constructions import (
     TaylorHeat,
 )
 from ohmformer.constructions.orthogonalize import single_index
-from ohmformer.families import family
+from ohmformer.graph.families import family
 
 SPECTRUM = Spectrum(0.5, 4.0)
 EDGES = [(0, 1), (1, 2)]

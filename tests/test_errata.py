@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ohmformer import EfficientTransformer, Graph, circuit, exact
+from ohmformer import EfficientTransformer, Graph, exact
 from ohmformer.constructions import (
     CubedHeat,
     GradientDescent,
@@ -24,7 +24,8 @@ from ohmformer.constructions import (
     TaylorHeat,
 )
 from ohmformer.constructions.orthogonalize import VECTORS, single_index
-from ohmformer.families import family
+from ohmformer.graph import circuit
+from ohmformer.graph.families import family
 from ohmformer.transformer import COLUMNS, FROBENIUS, INCIDENCE, Head, Layer, Layout, LinearTransformer, Program, similarity
 
 

@@ -7,7 +7,8 @@ import scipy.linalg
 import torch
 from hypothesis import given
 
-from ohmformer import Graph, circuit, exact
+from ohmformer import Graph, exact
+from ohmformer.graph import circuit
 from tests.strategies import connected, demands_for, graphs
 
 CLOSE: Any = {"rtol": 1e-9, "atol": 1e-9}

@@ -20,7 +20,7 @@ from ohmformer.constructions import (
     Squaring,
     TaylorHeat,
 )
-from ohmformer.families import family
+from ohmformer.graph.families import family
 
 
 def test_the_core_imports_no_chemistry_training_or_web_packages():

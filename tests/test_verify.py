@@ -5,9 +5,9 @@ import torch
 from typer.testing import CliRunner
 
 from ohmformer import verify as module
-from ohmformer.cli import app
+from ohmformer.apps.command_line.main import app
 from ohmformer.constructions import Chebyshev, GradientDescent, NewtonSchulzRoot, SubspaceIteration
-from ohmformer.families import zoo
+from ohmformer.graph.families import zoo
 from ohmformer.transformer import EfficientTransformer
 
 NAMES = ("ring-8-weighted", "barbell-8", "ring+path+node-weighted")
@@ -148,7 +148,7 @@ def test_demo_solves_a_circuit_and_leaves_a_picture(tmp_path):
     # the same bridge by networkx
     import networkx as nx
 
-    from ohmformer.draw import wheatstone
+    from ohmformer.graph.draw import wheatstone
 
     graph, *_ = wheatstone()
     expected = nx.resistance_distance(nx.Graph(graph.to_networkx()), 0, 5, weight="resistance")

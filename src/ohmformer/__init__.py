@@ -1,7 +1,7 @@
 """Linear Transformers that solve graph problems by weights one can write down.
 
-Graphs: :class:`Graph`, :class:`Spectrum`, and in :mod:`ohmformer.families` seeded examples.
-Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and resistance: :mod:`ohmformer.circuit`.
+Graphs: :class:`Graph`, :class:`Spectrum`, and in :mod:`ohmformer.graph.families` seeded examples.
+Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and resistance: :mod:`ohmformer.graph.circuit`.
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
 :func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`.
@@ -13,15 +13,25 @@ Names are imported when they are first asked for, so that processes that only re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ohmformer import _moved
+
 if TYPE_CHECKING:
-    from ohmformer import circuit, constructions, exact
-    from ohmformer.answer import Answer
-    from ohmformer.graph import Graph, Spectrum
-    from ohmformer.resistance import effective_resistance, kirchhoff_index, resistive_embedding
-    from ohmformer.solve import eigenvectors, electric_flow, heat_kernel, potentials, spectral_filter
+    from ohmformer import constructions, exact, native
+    from ohmformer.graph import Graph, Spectrum, circuit, families
+    from ohmformer.solve import (
+        Answer,
+        effective_resistance,
+        eigenvectors,
+        electric_flow,
+        heat_kernel,
+        kirchhoff_index,
+        potentials,
+        resistive_embedding,
+        spectral_filter,
+    )
     from ohmformer.transformer import EfficientTransformer, LinearTransformer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Answer",
@@ -35,30 +45,49 @@ __all__ = [
     "eigenvectors",
     "electric_flow",
     "exact",
+    "families",
     "heat_kernel",
     "kirchhoff_index",
+    "native",
     "potentials",
     "resistive_embedding",
     "spectral_filter",
 ]
 
-_NAMES = {
-    "answer": ["Answer"],
+_MODULES = {
+    "circuit": "graph.circuit",
+    "constructions": "constructions",
+    "exact": "exact",
+    "families": "graph.families",
+    "native": "native",
+}
+_ROOMS = {
     "graph": ["Graph", "Spectrum"],
-    "resistance": ["effective_resistance", "kirchhoff_index", "resistive_embedding"],
-    "solve": ["eigenvectors", "electric_flow", "heat_kernel", "potentials", "spectral_filter"],
+    "solve": [
+        "Answer",
+        "effective_resistance",
+        "eigenvectors",
+        "electric_flow",
+        "heat_kernel",
+        "kirchhoff_index",
+        "potentials",
+        "resistive_embedding",
+        "spectral_filter",
+    ],
     "transformer": ["EfficientTransformer", "LinearTransformer"],
 }
-_HOME = {name: home for home, names in _NAMES.items() for name in names}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in _HOME:
-        return import_module(f"{__name__}.{name}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"{__name__}.{_MODULES[name]}")
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ohmformer.circuit import resistance_from_root
 from ohmformer.graph import Graph, Spectrum
+from ohmformer.graph.circuit import resistance_from_root
 
 
 @dataclass(frozen=True)

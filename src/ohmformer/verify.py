@@ -42,8 +42,8 @@ from ohmformer.constructions import (
 )
 from ohmformer.constructions.base import Runnable
 from ohmformer.constructions.eigenvectors import sine
-from ohmformer.families import Named, zoo
 from ohmformer.graph import Graph, Spectrum
+from ohmformer.graph.families import Named, zoo
 from ohmformer.transformer import GRAM, INCIDENCE, Trace
 
 AGREEMENT = 1e-10

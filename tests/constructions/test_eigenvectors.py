@@ -19,7 +19,7 @@ from ohmformer.constructions import (
 )
 from ohmformer.constructions.eigenvectors import sine
 from ohmformer.constructions.orthogonalize import VECTORS, single_index
-from ohmformer.families import family
+from ohmformer.graph.families import family
 from ohmformer.transformer import COLUMNS, INCIDENCE, EfficientTransformer, Program
 from tests.strategies import connected
 

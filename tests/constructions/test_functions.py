@@ -23,7 +23,7 @@ from ohmformer.constructions import (
     Squaring,
     TaylorHeat,
 )
-from ohmformer.families import family
+from ohmformer.graph.families import family
 from tests.strategies import demands_for, graphs
 
 S = 0.4
@@ -297,7 +297,7 @@ def test_gradients_reach_the_resistances():
     phi = Chebyshev(exact.spectrum(g)).run(g, psi, layers=60)
     (psi * phi).sum().backward()
     with torch.no_grad():
-        from ohmformer import circuit
+        from ohmformer.graph import circuit
 
         current = circuit.flow(g, exact.potentials(g, psi))[:, 0]
     torch.testing.assert_close(r.grad, current.square(), rtol=1e-9, atol=1e-12)

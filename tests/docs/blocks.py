@@ -85,7 +85,7 @@ def run_ohmformer(arguments: list[str]) -> str:
     """A command of the library; what it printed to standard output."""
     from typer.testing import CliRunner
 
-    from ohmformer.cli import app
+    from ohmformer.apps.command_line.main import app
 
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, f"ohmformer {shlex.join(arguments)}: {done.output}{done.exception!r}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ohmformer import native
-from ohmformer.report.gallery import SETUP, exhibits
+from ohmformer.apps.report.gallery import SETUP, exhibits
 from tests.docs.blocks import LANGUAGES, ROOT, RUN, blocks, run_bash, run_page
 
 PAGES = {str(path.relative_to(ROOT / "docs")): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}

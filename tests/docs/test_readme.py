@@ -14,8 +14,8 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ohmformer.cli import app
-from ohmformer.report.markdown import Document
+from ohmformer.apps.command_line.main import app
+from ohmformer.apps.report.markdown import Document
 from tests.docs.blocks import ROOT, blocks
 
 README = (ROOT / "README.md").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ohmformer.report.gallery import exhibits
+from ohmformer.apps.report.gallery import exhibits
 from tests.docs.blocks import ROOT
 
 

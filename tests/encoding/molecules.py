@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Batch, Data
 
-from ohmformer.molecules import bonds, read_smiles
+from ohmformer.experiments.molecules import bonds, read_smiles
 
 ZINC = Path(os.environ.get("OHMFORMER_DATA", Path(__file__).parents[2] / "../shared/data")) / "zinc_valid.smi.gz"
 

@@ -16,7 +16,7 @@ from torch_geometric.data import Batch, Data
 from typer.testing import CliRunner
 
 from ohmformer import exact
-from ohmformer.cli import app
+from ohmformer.apps.command_line.main import app
 from ohmformer.encoding import (
     AddEdgeHeat,
     AddEdgeResistance,
@@ -32,7 +32,7 @@ from ohmformer.encoding import (
 )
 from ohmformer.encoding.pretrain import POWER, GraphTable, Settings, evaluate, power_mean, pretrain, subspace_iteration
 from ohmformer.encoding.transforms import graph_of
-from ohmformer.molecules import bonds, read_smiles
+from ohmformer.experiments.molecules import bonds, read_smiles
 from tests.encoding.molecules import ZINC, batch_of, molecules
 
 ZINC_TEST = ZINC.with_name("zinc_test.smi.gz")

@@ -119,7 +119,7 @@ def test_relabelling_nodes_relabels_the_answer(g, seed):
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_padding_and_batch_neighbours_change_nothing(policy):
-    from ohmformer.families import family
+    from ohmformer.graph.families import family
 
     parts = [family(name, n, generator=generator(), spread=1.0) for name, n in (("path", 4), ("csl", 9), ("star", 6))]
     parts.append(Graph.from_edges([], num_nodes=1))
@@ -183,7 +183,7 @@ def test_zero_columns_stay_zero_with_finite_gradients():
 def test_a_model_learns():
     """A few steps of Adam lower the loss of a random model, in float32, on a batch of graphs."""
     from ohmformer import exact
-    from ohmformer.families import family
+    from ohmformer.graph.families import family
 
     g = Graph.collate([family("csl", 10, generator=generator(i), spread=2.0) for i in range(20)]).to(dtype=torch.float32)
     psi = g.pad(g.center(torch.randn(g.num_nodes, 4, generator=generator())))
@@ -291,7 +291,7 @@ def test_the_efficient_model_never_holds_anything_as_wide_as_the_edges():
                 widest = max(widest, *out.shape)
             return out
 
-    from ohmformer.families import family
+    from ohmformer.graph.families import family
 
     g = family("complete", 50, generator=generator())
     model, phi, gram = efficient_for({"phi": 4}, FROBENIUS), torch.randn(50, 4, dtype=torch.float64), g.laplacian()

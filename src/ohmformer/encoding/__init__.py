@@ -1,7 +1,6 @@
 """The learned positional encoding: a module, PyG transforms, pairwise biases, pretraining and bulk encoding.
 
-:mod:`ohmformer.encoding.graphgym` registers a GraphGym node encoder when it is imported. Names are imported when they are
-first asked for, so that the command line does not wait for PyTorch Geometric.
+Names are imported when they are first asked for, so that the command line does not wait for PyTorch Geometric.
 """
 
 from importlib import import_module

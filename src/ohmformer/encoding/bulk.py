@@ -21,7 +21,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from ohmformer.encoding import transforms
-from ohmformer.files import DELIMITERS, read_graph, whole_file
+from ohmformer.graph.files import DELIMITERS, read_graph, whole_file
 
 Encode = Callable[[list[Data]], list[Tensor]]
 
@@ -84,7 +84,7 @@ def _is_edge_list(path: Path, column: str) -> bool:
 
 
 def _from_smiles(path: Path, column: str) -> Iterator[Entry]:
-    from ohmformer.molecules.smiles import bonds, read_smiles
+    from ohmformer.graph.smiles import bonds, read_smiles
 
     for row, smiles in enumerate(read_smiles(path, column)):
         try:

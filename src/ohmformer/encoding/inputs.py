@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ohmformer.encoding.dynamics import CHUNK, FixedState, GramState, IncidenceState, SparseGraphs, inverse_root
 from ohmformer.graph import Graph
-from ohmformer.small import ENTRIES, Block, Buckets
+from ohmformer.solve.engines.small import ENTRIES, Block, Buckets
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
-from ohmformer.files import whole_file
+from ohmformer.graph.files import whole_file
 
 TARGETS = ("eigenvectors", "multi")
 TIMES = (0.5, 2.0, 8.0)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ohmformer.files import whole_file
+from ohmformer.graph.files import whole_file
 
 if TYPE_CHECKING:
     from ohmformer.encoding.pe import LinearTransformerPE

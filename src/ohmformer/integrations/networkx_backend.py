@@ -27,8 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import ohmformer as ohm
-from ohmformer import circuit
-from ohmformer.graph import Graph
+from ohmformer.graph import Graph, circuit
 from ohmformer.integrations.currents import DENSE, ask, at_nodes, pair_flows, pair_potentials, pinv_diagonal, slice_width
 
 # ---------------------------------------------------------------------------------------------------- the graph

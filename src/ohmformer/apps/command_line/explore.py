@@ -1,0 +1,35 @@
+"""``ohmformer explore``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def explore(
+    checkpoint: Annotated[
+        list[Path] | None, typer.Option(help="A trained checkpoint, or the folder of a run; can be given several times.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than your own computer's are your decision.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8050,
+) -> None:
+    """Open a page on which you draw a graph and watch a Transformer solve it, layer by layer."""
+    import torch
+
+    torch.set_num_threads(1)  # matrices of a hundred rows
+    try:
+        from ohmformer.apps.explorer.server import listen
+
+        server = listen(checkpoint or [], host, port)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"http://{host}:{server.server_port}/ shows the explorer; Ctrl-C ends it.", err=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo("ended", err=True)

@@ -1,0 +1,196 @@
+"""``ohmformer learn``, ``reproduce`` and ``probe``."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ohmformer.experiments.learn.train import Progress, Result
+
+RUNS = Path("runs/learn")
+
+
+def learn(
+    task: Annotated[str, typer.Option(help="electric, resistive, heat or eigenvectors.")] = "electric",
+    graphs: Annotated[str, typer.Option(help="csl, fc, or any family of the core.")] = "csl",
+    model: Annotated[str, typer.Option(help="efficient or dense.")] = "efficient",
+    layers: Annotated[int, typer.Option(help="Depth.")] = 3,
+    init: Annotated[str, typer.Option(help="random, or construction: start near the task's lemma.")] = "construction",
+    loss: Annotated[str, typer.Option(help="demand or frobenius; eigenvectors: 1-10 or 1-5.")] = "",
+    seeds: Annotated[int, typer.Option(help="How many seeds, trained side by side.")] = 3,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Nodes of a graph.")] = 10,
+    spread: Annotated[float, typer.Option(help="Resistances are exp(U[-spread, spread]).")] = 2.0,
+    batch: Annotated[int, typer.Option(help="Graphs a step and seed; 0 chooses.")] = 0,
+    normalize: Annotated[str, typer.Option(help="paper, or features: leave B as it is.")] = "",
+    budget: Annotated[str | None, typer.Option(help="How long to train: 40s, 5m, 1h.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Or how many steps.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/learn/NAME unless given.")] = None,
+    every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the result, as JSON.")] = False,
+) -> None:
+    """Train one setting; ends with both log losses on 4,000 fresh graphs."""
+    with _one_sentence():
+        import torch
+        from rich.console import Console
+
+        from ohmformer.experiments.learn.setting import Setting, seconds
+        from ohmformer.experiments.learn.train import train
+        from ohmformer.graph.files import whole_file
+
+        torch.set_num_threads(1)  # matrices of a dozen rows: threads would only wait for each other
+        setting = Setting(task, graphs, model, layers, init, loss, seeds, first_seed, nodes, spread, batch, normalize)
+        if steps is None and budget is None:
+            budget = "40s"
+        folder = out if out is not None else RUNS / setting.name
+        console = Console(stderr=True, quiet=as_json)
+        console.print(f"{setting.name}: {seeds} seeds from {first_seed} on, checkpoint in {folder}")
+        with _Live(console) as live:
+            result = train(
+                setting,
+                steps=steps,
+                budget=None if budget is None else seconds(budget),
+                folder=folder,
+                resume=resume,
+                watch=live.show,
+                every=every,
+            )
+        text = json.dumps(result.as_dict(), indent=2)
+        with whole_file(folder / "result.json") as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+        _print_result(result, console)
+        typer.echo(text)
+
+
+def reproduce(
+    figures: Annotated[list[str] | None, typer.Argument(help="fig1, fig2, fig3 (all unless given), or table2.")] = None,
+    preset: Annotated[str, typer.Option(help="quick, standard or paper.")] = "quick",
+    data: Annotated[str, typer.Option(help="table2: zinc, qm9, or as for ohmformer train.")] = "zinc",
+    smiles: Annotated[Path | None, typer.Option(help="table2: folder of NAME_valid and NAME_test files.")] = None,
+    encoding: Annotated[list[str] | None, typer.Option(help="table2: which; seven of them unless given.")] = None,
+    seeds: Annotated[int, typer.Option(help="table2: how many.")] = 2,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="table2: change a field of all runs.")] = None,
+    compiled: Annotated[bool, typer.Option("--compiled", help="table2: use a C compiler, which is faster.")] = False,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local to start one here.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 2,
+    runs: Annotated[Path, typer.Option(help="Where results of single settings are kept.")] = Path("runs/reproduce"),
+    out: Annotated[Path, typer.Option(help="Where pictures and tables go.")] = Path("results"),
+) -> None:
+    """Train every panel of Figures 1, 2 and 3, and draw them, or the grid of Table 2; what is there is not trained again."""
+    if figures and "table2" in figures:
+        from ohmformer.apps.command_line.molecules import table2
+
+        with _one_sentence():
+            where = {"runs": runs / "table2", "out": out, "smiles": smiles, "workers": workers, "compiled": compiled}
+            table2(data, preset, encoding, seeds, setting or [], **where)
+        figures = [name for name in figures if name != "table2"]
+        if not figures:
+            return
+    with _one_sentence():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from ohmformer.experiments.learn import figures as drawing
+        from ohmformer.experiments.learn.sweep import run_all
+        from ohmformer.native import machine
+
+        wanted = {name: drawing.jobs(name, preset) for name in figures or drawing.PANELS}
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description:<52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("settings", total=None)
+            results = run_all(
+                [job for jobs in wanted.values() for job in jobs],
+                runs / preset,
+                cluster=cluster,
+                workers=workers,
+                watch=lambda name, done, total: bar.update(
+                    task, completed=done, total=total, description=name or "settings"
+                ),
+            )
+        for name, jobs in wanted.items():
+            note = f"`ohmformer reproduce {name} --preset {preset}`, {machine.one_line()}."
+            for path in drawing.write(name, preset, {job: results[job] for job in jobs}, out, note):
+                console.print(f"{name}: {path}")
+        console.print(f"`ohmformer report --results {out}` puts them on one page, beside the authors' numbers")
+
+
+def probe(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or the folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for pictures and table; the run's own unless given.")] = None,
+) -> None:
+    """Ask a trained model what it has become: its spectral response, its distance to the lemma, depth beyond training."""
+    with _one_sentence():
+        import torch
+        from rich.console import Console
+
+        from ohmformer.experiments.learn.checkpoint import load
+        from ohmformer.experiments.learn.probe import write
+
+        torch.set_num_threads(1)
+        run = load(checkpoint)
+        paths = write(run, out if out is not None else checkpoint if checkpoint.is_dir() else checkpoint.parent)
+        console = Console(stderr=True)
+        for path in paths:
+            console.print(f"probe: {path}")
+        typer.echo(paths[0].read_text(encoding="utf-8"))
+
+
+class _Live:
+    """A progress bar with loss, log loss, samples per second and the time that is left; drawn a few times a second."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        note = TextColumn("loss {task.fields[loss]:.3e}  log {task.fields[log]:.3f}  {task.fields[rate]:,.0f} graphs/s")
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
+        self.bar = Progress(*columns, console=console, transient=True)
+        self.task = self.bar.add_task("", total=None, loss=math.nan, log=math.nan, rate=0.0)
+        self.drawn = 0.0
+
+    def __enter__(self) -> _Live:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def show(self, at: Progress) -> None:
+        """What ``train`` reports."""
+        now = time.perf_counter()
+        if now - self.drawn < 0.2 and at.step < at.steps:
+            return
+        self.drawn = now
+        mean = sum(at.loss) / len(at.loss)
+        log = sum(math.log(x) if x > 0 else math.nan for x in at.loss) / len(at.loss)
+        rate = at.samples * len(at.loss) / max(at.seconds, 1e-9)
+        self.bar.update(self.task, completed=at.step, total=at.steps, loss=mean, log=log, rate=rate)
+
+
+def _print_result(result: Result, console: Console) -> None:
+    for name, values in result.losses.items():
+        if name.startswith("log_"):
+            each = ", ".join(f"{value:.3f}" for value in values)
+            console.print(f"{name:<14} {result.mean(name):8.3f}   ({each})")
+    console.print(f"{result.steps} steps, {result.samples} graphs a seed, {result.seconds:.1f} s")
+
+
+class _one_sentence:
+    """An expected error ends the command with its sentence and code 2."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None

@@ -1,0 +1,108 @@
+"""``ohmformer train``, and ``ohmformer reproduce table2``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ohmformer import native
+
+RUNS = Path("runs/molecules")
+
+
+def train(
+    data: Annotated[str, typer.Option(help="drugs, zinc, qm9, moses, or a file with SMILES.")] = "drugs",
+    encoding: Annotated[str, typer.Option(help="none, lappe, rwse, ..., lt-diagonal, lt-pairs.")] = "lt-diagonal",
+    preset: Annotated[str, typer.Option(help="quick, standard, best, paper or notebook.")] = "quick",
+    smiles: Annotated[Path | None, typer.Option(help="Folder of NAME_train, NAME_valid and NAME_test files.")] = None,
+    column: Annotated[str, typer.Option(help="Column of a table that holds the SMILES.")] = "smiles",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="Change a field of the run: --set epochs=10.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of runs.")] = RUNS,
+    devices: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that read SMILES.")] = os.cpu_count() or 1,
+    compiled: Annotated[bool, typer.Option("--compiled", help="Use a C compiler: steps take half the time.")] = False,
+) -> None:
+    """Train a model that predicts a number per molecule; run it again after a kill and it goes on."""
+    try:
+        from ohmformer.experiments.molecules import config as configs
+
+        run = configs.preset(preset, data, encoding, **configs.changes(setting or []))
+        folder = out / run.name
+        with native.used(compiled):
+            answer = run_in(run, folder, smiles=smiles, column=column, devices=devices, workers=workers)
+    except (ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    for part, labels in answer["unseen_labels"].items():
+        typer.echo(f"{part} molecules have atoms unseen in training, {', '.join(labels)}: these get no label", err=True)
+    typer.echo(
+        f"test error {answer['test']:.4f} ({answer['test_relabelled']:.4f} with atoms renumbered), "
+        f"validation {answer['valid']:.4f} in epoch {answer['best_epoch']}; "
+        f"{answer['encoding_parameters']} of {answer['parameters']} parameters in the encoding; {folder}"
+    )
+
+
+def table2(
+    data: str,
+    preset: str,
+    encodings: list[str] | None,
+    seeds: int,
+    setting: list[str],
+    *,
+    runs: Path,
+    out: Path,
+    smiles: Path | None,
+    workers: int,
+    compiled: bool,
+) -> None:
+    """Train the grid of Table 2, run after run; the table and the picture are written anew after every one."""
+    from ohmformer.experiments.molecules import config as configs
+    from ohmformer.experiments.molecules import table2 as tables
+
+    wanted = tables.grid(data, encodings or tables.GRID, seeds, preset, **configs.changes(setting))
+    if not wanted:
+        raise ValueError(f"expected at least one seed, got {seeds}")
+    paths: tuple[Path, ...] = ()
+    names = {run.name for run in wanted}
+    for i, run in enumerate(wanted, 1):
+        typer.echo(f"{i} of {len(wanted)}: {run.name}", err=True)
+        with native.used(compiled):
+            run_in(run, runs / run.name, smiles=smiles, workers=workers)
+        there = [found for found in tables.finished(runs) if found.config.name in names]
+        command = " ".join(
+            ["ohmformer reproduce table2", f"--data {data} --preset {preset}", *(f"--set {x}" for x in setting)]
+        )
+        paths = tables.write(there, out, name=f"table2-{Path(data).name.split('.')[0]}-{preset}", note=f"`{command}`.")
+    typer.echo(f"table2: {', '.join(str(path) for path in paths)}", err=True)
+
+
+def run_in(run, folder: Path, *, smiles: Path | None, column: str = "smiles", devices: int = 1, workers: int = 1) -> dict:
+    """Read the data of a run and train it, with progress on standard error."""
+    import logging
+
+    import torch
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from ohmformer.experiments.molecules.data import RunData
+    from ohmformer.experiments.molecules.sources import tables
+    from ohmformer.experiments.molecules.training import check_same_run
+    from ohmformer.experiments.molecules.training import train as fit
+
+    check_same_run(run, folder)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading molecules", total=None)
+        found = tables(run, smiles=smiles, column=column, workers=workers, progress=lambda n: bar.update(task, completed=n))
+        bar.update(task, description="training", completed=0, total=run.epochs)
+
+        def show(row: dict[str, int | float], epochs: int) -> None:
+            note = f"training: error {row['train']:.4f}, validation {row['valid']:.4f}, {row['seconds']:.1f} s an epoch"
+            bar.update(task, completed=row["epoch"] + 1, total=epochs, description=note)
+
+        return fit(run, RunData(run, found), folder, devices=devices, progress=show)

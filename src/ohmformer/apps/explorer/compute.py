@@ -1,0 +1,360 @@
+"""From a state to what is shown: the answer after every layer, its error and its bound, and the exact answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer import exact
+from ohmformer.apps.explorer.methods import METHODS, TRAINED, Iteration, Method
+from ohmformer.apps.explorer.state import MOST_LAYERS, State
+from ohmformer.apps.explorer.trained import Trained
+from ohmformer.constructions import GramSchmidt, Laplacian, Shifted, SubspaceIteration
+from ohmformer.constructions.base import Construction
+from ohmformer.constructions.eigenvectors import sine
+from ohmformer.graph import Graph
+from ohmformer.transformer.blocks import Program
+
+GOAL = 1e-4
+"""The relative error whose depth is proposed."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """One number that sums up an answer, layer by layer."""
+
+    label: str
+    unit: str
+    now: list[float]
+    exact: float
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer after 0, 1, ... layers."""
+
+    values: Float[Tensor, "states nodes"]
+    """Infinite where a resistance is."""
+    exact: Float[Tensor, " nodes"]
+    errors: list[float]
+    """Relative to the exact answer; for eigenvectors the sine of the angle to the eigenspace."""
+    bounds: list[float | None]
+    """What is proved of the errors, rounding counted; None where nothing is."""
+    error_label: str
+    program: Program
+    readout: Readout
+
+
+def solve(state: State, trained: Mapping[str, Trained]) -> Solution:
+    """The solution of a state, or a ValueError that says what is missing."""
+    graph = state.drawing.graph()
+    if not graph.num_nodes:
+        raise ValueError("expected a graph with at least one node; choose Draw and click into the empty field")
+    if state.method.startswith(TRAINED):
+        return _trained(state, graph, checkpoint(state, trained))
+    if state.task == "eigenvector":
+        return _eigenvector(state, graph)
+    return _function(state, graph)
+
+
+def proposed_layers(state: State, trained: Mapping[str, Trained]) -> int:
+    """The depth whose proved bound is ``GOAL``, or as many layers (in whole steps) as the page has."""
+    if state.method.startswith(TRAINED):
+        return checkpoint(state, trained).layers
+    graph = state.drawing.graph()
+    if not graph.num_edges:
+        return 1
+    try:
+        if state.task == "eigenvector":
+            iteration, start = _iteration(state, graph)
+            whole = iteration.layers((MOST_LAYERS - iteration.preparation) // iteration.period)
+            layers = min(iteration.layers_for(GOAL, iteration.gap(graph, start)), whole)
+        else:
+            built = _construction(state, graph)
+            layers = built.layers_for(GOAL * built.size)
+    except ValueError:  # no depth will do, or there is no such eigenvector, which solving says
+        layers = MOST_LAYERS
+    return min(max(layers, 1), MOST_LAYERS)
+
+
+def checkpoint(state: State, trained: Mapping[str, Trained]) -> Trained:
+    """The checkpoint that a state names, or a ValueError."""
+    name = state.method.removeprefix(TRAINED)
+    if name not in trained:
+        raise ValueError(f"expected the page to be started with --checkpoint for {name[:60]!r}, it was not")
+    return trained[name]
+
+
+# ---------------------------------------------------------------------------------------------------- functions of L
+
+
+def _construction(state: State, graph: Graph) -> Construction:
+    method = METHODS[state.task][state.method]
+    assert isinstance(method, Method)
+    return method.build(exact.spectrum(graph), state.time)
+
+
+def _function(state: State, graph: Graph) -> Solution:
+    method, built = METHODS[state.task][state.method], _construction(state, graph)
+    assert isinstance(method, Method)
+    question = question_of(state, graph)
+    signals = None if state.task == "resistance" else question.signal
+    trace = built.run(graph, signals, layers=state.layers, trace=True)
+    answers = trace[built.answer]
+    if signals is not None and not built.takes_signals:
+        answers = answers @ signals
+    rooted = built.answer == "root"
+    values = question.read(answers, rooted)
+    scale = question.scale
+
+    def bound(layers: int) -> float | None:
+        if not method.anytime and layers < state.layers:
+            return None
+        try:
+            proved = built.error_bound(layers) + built.rounding(layers, graph.num_nodes)
+        except ValueError:
+            return None
+        relative = question.widened(proved, rooted) / scale
+        return relative if math.isfinite(relative) else None
+
+    return Solution(
+        values,
+        question.exact,
+        question.errors(values),
+        [bound(layers) for layers in range(state.layers + 1)],
+        "relative error",
+        built.program(state.layers),
+        question.readout(values),
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of ``f(L)``: a signal, how its answer is read, and what is true."""
+
+    state: State
+    graph: Graph
+    signal: Float[Tensor, "nodes 1"]
+    exact: Float[Tensor, " nodes"]
+
+    @property
+    def scale(self) -> float:
+        """The size of the exact answer: its norm, or the largest finite resistance."""
+        finite = self.exact[self.exact.isfinite()]
+        size = finite.abs().max() if self.state.task == "resistance" else finite.norm()
+        return float(size) or 1.0
+
+    def read(self, answers: Tensor, rooted: bool) -> Float[Tensor, "states nodes"]:
+        """Values on nodes from the blocks that hold the answer after each layer."""
+        if self.state.task != "resistance":
+            return answers[..., 0]
+        a = self.state.source
+        if rooted:
+            values = (answers - answers[:, a : a + 1]).square().sum(-1)
+        else:
+            diagonal = answers.diagonal(dim1=-2, dim2=-1)
+            values = (diagonal + diagonal[:, a : a + 1] - answers[:, a] - answers[:, :, a]).clamp(min=0)
+        return torch.where(self.exact.isinf(), torch.inf, values)
+
+    def widened(self, bound: float, rooted: bool) -> float:
+        """A bound on values from a bound b on the operator norm of ``answer - f(L)``.
+
+        A signal psi gives ``b |psi|``. A resistance is ``d^T L^+ d`` with ``|d|^2 = 2``, off by at most ``2 b``; or
+        ``|M d|^2``, off by at most ``sqrt(2) b (2 sqrt(R) + sqrt(2) b)`` by the triangle inequality.
+        """
+        if self.state.task != "resistance":
+            return bound * float(self.signal.norm())
+        return 2 * math.sqrt(2) * bound * math.sqrt(self.scale) + 2 * bound**2 if rooted else 2 * bound
+
+    def errors(self, values: Float[Tensor, "states nodes"]) -> list[float]:
+        """Relative errors after each layer."""
+        finite = self.exact.isfinite()
+        gap = values[:, finite] - self.exact[finite]
+        sizes = gap.abs().amax(-1) if self.state.task == "resistance" else gap.norm(dim=-1)
+        return (sizes / self.scale).tolist()
+
+    def readout(self, values: Float[Tensor, "states nodes"]) -> Readout:
+        """Resistance between two terminals or power, the largest resistance, or the heat that is left."""
+        names = self.state.drawing.names
+        if self.state.task == "electric":
+            terminals = sorted(self.state.currents, key=lambda c: -c[1])
+            psi = self.signal[:, 0]
+            power, true = (values @ psi).tolist(), float(self.exact @ psi)
+            if len(terminals) != 2:
+                return Readout("Power", "W", power, true)
+            (a, ampere), (b, _) = terminals
+            label = f"Effective resistance, {names[a]} to {names[b]}"
+            return Readout(label, "Ω", [p / ampere**2 for p in power], true / ampere**2)
+        if self.state.task == "resistance":
+            far = int(torch.where(self.exact.isfinite(), self.exact, -1.0).argmax())
+            label = f"Largest resistance, {names[self.state.source]} to {names[far]}"
+            return Readout(label, "Ω", values[:, far].tolist(), float(self.exact[far]))
+        a = self.state.source
+        return Readout(f"Heat left on {names[a]}", "", values[:, a].tolist(), float(self.exact[a]))
+
+
+def question_of(state: State, graph: Graph) -> Question:
+    """The question of a task other than eigenvectors."""
+    one = torch.zeros(graph.num_nodes, 1, dtype=torch.float64)
+    if state.task == "electric":
+        for node, ampere in state.currents:
+            one[node] = ampere
+        _check_balance(graph, one)
+        return Question(state, graph, one, exact.potentials(graph, one)[:, 0])
+    one[state.source] = 1.0
+    if state.task == "resistance":
+        return Question(state, graph, one, exact.effective_resistance(graph)[state.source])
+    return Question(state, graph, one, exact.heat(graph, state.time)[:, state.source])
+
+
+def _check_balance(graph: Graph, currents: Float[Tensor, "nodes 1"]) -> None:
+    if not currents.any():
+        raise ValueError("No current yet: click a node to put some in, then another to take it out.")
+    for component in range(graph.num_components):
+        mine = currents[graph.components == component]
+        into, out = float(mine.clamp(min=0).sum()), float((-mine).clamp(min=0).sum())
+        if abs(into - out) > 1e-9 * max(into, out):
+            part = "" if graph.num_components == 1 else " of each connected part"
+            raise ValueError(
+                f"As much current must come out{part} as goes in, so far {into:g} A in and {out:g} A out: click where "
+                f"{'it leaves' if into > out else 'it enters'}."
+            )
+
+
+# ---------------------------------------------------------------------------------------------------- eigenvectors
+
+
+def _iteration(state: State, graph: Graph) -> tuple[SubspaceIteration, Float[Tensor, "nodes k"]]:
+    """The iteration with as many columns as reach the wanted eigenvalue and all that are equal to it, and its start."""
+    method = METHODS[state.task][state.method]
+    assert isinstance(method, Iteration)
+    spectrum = exact.spectrum(graph)
+    multiply = method.multiply(spectrum)
+    values = _wanted_order(graph, state.method)
+    if state.which > len(values):
+        raise ValueError(f"expected one of the {len(values)} eigenvectors with an eigenvalue above zero, got {state.which}")
+    k = state.which
+    while k < len(values) and abs(float(values[k] - values[k - 1])) <= 1e-9 * spectrum.lmax:
+        k += 1
+    iteration = SubspaceIteration(multiply, GramSchmidt(_null_columns(multiply, graph) + k))
+    return iteration, iteration.start(graph, seed=0)
+
+
+def _wanted_order(graph: Graph, method: str) -> Float[Tensor, " rank"]:
+    """The nonzero eigenvalues, the first wanted one first."""
+    found = exact.eigenvectors(graph, max(graph.num_nodes, 1), "largest" if method == "largest" else "smallest")
+    return found.values[found.mask]
+
+
+def _eigenvector(state: State, graph: Graph) -> Solution:
+    iteration, start = _iteration(state, graph)
+    trace = iteration.run_blocks(graph, iteration.inputs(graph, start), state.layers)
+    columns = trace[iteration.answer].flip(-1)  # the leading eigenvector first
+    null = _null_columns(iteration.multiply, graph)
+    gap, wanted = iteration.gap(graph, start), iteration.eigenspace(graph).basis
+    rounding = iteration.rounding(gap, graph.num_nodes) if gap.ratio < 1 else math.inf
+
+    def bound(layers: int) -> float | None:
+        try:
+            return min(1.0, iteration.error_bound(layers, gap) + rounding)
+        except ValueError:
+            return None
+
+    which = "largest" if state.method == "largest" else "smallest"
+    column = columns[..., null + state.which - 1]
+    return _eigen_solution(
+        state,
+        graph,
+        column,
+        which,
+        errors=[sine(wanted, c) for c in columns],
+        bounds=[bound(layers) for layers in range(state.layers + 1)],
+        label="sine of the angle",
+        program=iteration.program(state.layers),
+    )
+
+
+def _null_columns(multiply: Laplacian, graph: Graph) -> int:
+    """How many of the first columns are the null space: it is at the bottom, which only ``Shifted`` starts from."""
+    return graph.num_components if isinstance(multiply, Shifted) else 0
+
+
+def _eigen_solution(
+    state: State,
+    graph: Graph,
+    column: Float[Tensor, "states nodes"],
+    which: str,
+    *,
+    errors: list[float] | None,
+    bounds: list[float | None],
+    label: str,
+    program: Program,
+) -> Solution:
+    """The column beside the eigenvector nearest to where it ends, signs alike.
+
+    Where an eigenvalue is repeated its eigenvectors are not unique; the nearest one is the projection onto all of them.
+    """
+    found = exact.eigenvectors(graph, graph.num_nodes, which)
+    values, vectors = found.values[found.mask], found.vectors[:, found.mask]
+    value = values[state.which - 1]
+    basis = vectors[:, (values - value).abs() <= 1e-9 * values.max()]
+    near = basis @ (basis.mT @ column[-1])
+    true = near / near.norm() if near.norm() > 1e-6 else vectors[:, state.which - 1]
+    signs = torch.where((column @ true) < 0, -1.0, 1.0)
+    shown = column * signs[:, None]
+    unit = shown / shown.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    laplacian = graph.laplacian()
+    rayleigh = torch.einsum("si,ij,sj->s", unit, laplacian, unit).tolist()
+    if errors is None:
+        errors = (unit - true).norm(dim=-1).tolist()
+    name = f"Eigenvalue, {which} but {state.which - 1}" if state.which > 1 else f"{which.capitalize()} eigenvalue"
+    return Solution(shown, true, errors, bounds, label, program, Readout(name, "", rayleigh, float(value)))
+
+
+# ---------------------------------------------------------------------------------------------------- trained models
+
+
+def _trained(state: State, graph: Graph, model: Trained) -> Solution:
+    model.check(state.task, state.time)
+    nothing: list[float | None] = [None] * (model.layers + 1)
+    if state.task == "eigenvector":
+        rank = graph.num_nodes - graph.num_components
+        if state.which > rank:
+            raise ValueError(f"expected one of the {rank} eigenvectors with an eigenvalue above zero, got {state.which}")
+        column = model.eigenvectors(graph)[..., graph.num_components + state.which - 1]
+        return _eigen_solution(
+            state,
+            graph,
+            column,
+            "smallest",
+            errors=None,
+            bounds=nothing,
+            label="distance, up to sign",
+            program=model.program,
+        )
+    question = question_of(state, graph)
+    mean = 0.0
+    if state.task == "resistance":
+        answers = model.answers(graph, graph.projector())
+        values = _scaled(question, question.read(answers, model.rooted))
+    else:
+        centred = graph.center(question.signal)
+        mean = (question.signal - centred)[:, 0] if state.task == "heat" else 0.0
+        values = model.answers(graph, centred)[..., 0]
+        fit = values @ (question.exact - mean) / values.square().sum(-1).clamp(min=1e-300)
+        values = fit[:, None] * values + mean
+    label = "relative error, at the best scale"
+    return Solution(values, question.exact, question.errors(values), nothing, label, model.program, question.readout(values))
+
+
+def _scaled(question: Question, values: Float[Tensor, "states nodes"]) -> Float[Tensor, "states nodes"]:
+    """Values times the factor, one per layer, that brings them nearest to the truth: what is learned has no scale."""
+    finite = question.exact.isfinite()
+    known = torch.where(finite, values, 0.0)
+    fit = known @ torch.where(finite, question.exact, 0.0) / known.square().sum(-1).clamp(min=1e-300)
+    return torch.where(finite, fit[:, None] * values, torch.inf)

@@ -1,0 +1,73 @@
+"""Where to draw the nodes of a graph: circles, rows, and least stress for everything else. One edge is about 100 long."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from ohmformer.apps.explorer.drawing import Place
+from ohmformer.graph import Graph
+
+UNIT = 100.0
+ROUNDS = 60
+LEAST, MOST_STRETCH = 0.6, 4.0
+"""Where nodes come closer than so many edges, the picture is stretched, but not without end."""
+
+
+def circle(n: int) -> list[Place]:
+    """Around a circle, the first node on top."""
+    radius = UNIT / (2 * math.sin(math.pi / n)) if n > 2 else UNIT / 2
+    turns = [2 * math.pi * i / max(n, 1) for i in range(n)]
+    return [(radius * math.sin(t), -radius * math.cos(t)) for t in turns]
+
+
+def rows(n: int, width: int, *, turning: bool = False) -> list[Place]:
+    """Row by row from left to right, or, if ``turning``, there and back, so that neighbours stay neighbours."""
+    cells = [divmod(i, width) for i in range(n)]
+    return [(UNIT * (width - 1 - x if turning and y % 2 else x), UNIT * y) for y, x in cells]
+
+
+def least_stress(graph: Graph) -> list[Place]:
+    """Places whose distances are as near to the distances in the graph as they can be, component after component.
+
+    Stress majorisation: for weights ``d_ij^-2`` every round solves ``L_w x = L_z z``, which never raises the stress. It
+    starts from classical scaling, so nothing is drawn at random.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import shortest_path
+
+    n, label = graph.num_nodes, graph.components.numpy()
+    tail, head = graph.edge_index.numpy()
+    adjacency = coo_array((np.ones(len(tail)), (tail, head)), shape=(n, n)).tocsr()
+    distances = shortest_path(adjacency, directed=False, unweighted=True)
+    places, left = np.zeros((n, 2)), 0.0
+    for component in range(graph.num_components):
+        mine = np.flatnonzero(label == component)
+        points = UNIT * _scaled(distances[np.ix_(mine, mine)])
+        places[mine] = points - points.min(axis=0) + [left, 0.0]
+        left = places[mine, 0].max() + UNIT
+    return [(float(x), float(y)) for x, y in places]
+
+
+def _scaled(distance: Float[np.ndarray, "m m"]) -> Float[np.ndarray, "m 2"]:
+    """Points in the plane for a matrix of distances, widest from left to right."""
+    m = len(distance)
+    if m == 1:
+        return np.zeros((1, 2))
+    centring = np.eye(m) - 1 / m
+    values, vectors = np.linalg.eigh(-centring @ distance**2 @ centring / 2)
+    points = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-3))
+    points += 1e-3 * np.column_stack([np.cos(np.arange(m)), np.sin(np.arange(m))])  # nodes that look alike must not coincide
+    away = distance + np.eye(m)
+    weight = (1 - np.eye(m)) / away**2
+    inverse = np.linalg.pinv(np.diag(weight.sum(1)) - weight)
+    for _ in range(ROUNDS):
+        gap = np.linalg.norm(points[:, None] - points[None], axis=-1)
+        ratio = weight * distance / np.maximum(gap, 1e-9)
+        points = inverse @ ((np.diag(ratio.sum(1)) - ratio) @ points)
+    points -= points.mean(axis=0)
+    nearest = np.linalg.norm(points[:, None] - points[None] + np.eye(m)[..., None] * m, axis=-1).min()
+    points *= min(max(LEAST / nearest, 1.0), MOST_STRETCH)
+    return points @ np.linalg.svd(points, full_matrices=False)[2].T

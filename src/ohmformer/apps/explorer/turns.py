@@ -1,0 +1,180 @@
+"""What a user can do: each function turns one state into the next, or raises a ValueError that the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ohmformer.apps.explorer.compute import proposed_layers
+from ohmformer.apps.explorer.drawing import Drawing, Place
+from ohmformer.apps.explorer.methods import METHODS
+from ohmformer.apps.explorer.presets import FAMILIES, molecule, preset
+from ohmformer.apps.explorer.state import State, integer, number
+from ohmformer.apps.explorer.trained import Trained
+from ohmformer.apps.explorer.uploads import read_upload
+
+AMPERE = 1.0
+"""What one click puts in."""
+
+
+def first_state(trained: Mapping[str, Trained]) -> State:
+    """What the page shows when it is opened: a grid, current from corner to corner, Lemma 1."""
+    return with_graph(State(preset("grid", 25), "grid"), preset("grid", 25), "grid", trained)
+
+
+def turn(state: State, what: str, value: Any, trained: Mapping[str, Trained]) -> State:
+    """The state after one control has been set, or one thing has been done to the picture."""
+    if what == "event":
+        after = _on_picture(state, value)
+        if after.proposed and (after.drawing.edges, after.drawing.ohms) != (state.drawing.edges, state.drawing.ohms):
+            return with_depth(after, trained)
+        return after
+    if what == "graph":
+        if value == "molecule":
+            return with_graph(state, molecule(state.smiles), value, trained)
+        if value in ("upload", "drawn"):
+            return replace(state, origin=value)
+        return with_graph(state, preset(str(value), max(len(state.drawing.names), 2)), str(value), trained)
+    if what == "size":
+        if state.origin not in FAMILIES:
+            raise ValueError("expected a family of graphs to set the number of nodes of, this is a graph of its own")
+        return with_graph(state, preset(state.origin, integer(value)), state.origin, trained)
+    if what == "smiles":
+        text = str(value or "").strip()
+        return with_graph(replace(state, smiles=text), molecule(text), "molecule", trained)
+    if what == "file":
+        if not isinstance(value, dict):
+            raise ValueError("expected a file, got something else")
+        drawing = read_upload(str(value.get("filename")), str(value.get("contents")))
+        return with_graph(state, drawing, "upload", trained)
+    if what == "task":
+        methods = METHODS.get(str(value), {})
+        chosen = replace(state, task=str(value), method=state.method if state.method in methods else next(iter(methods), ""))
+        return with_depth(chosen, trained)
+    if what == "method":
+        return with_depth(replace(state, method=str(value)), trained)
+    if what == "layers":
+        layers = integer(value)
+        layer = layers if state.layer == state.layers else min(state.layer, layers)
+        return replace(state, layers=layers, layer=layer, proposed=False)
+    if what == "time":
+        return with_depth(replace(state, time=number(value)), trained)
+    if what == "which":
+        return with_depth(replace(state, which=integer(value)), trained)
+    raise ValueError(f"expected something the page has, got {what!r}")
+
+
+def with_graph(state: State, drawing: Drawing, origin: str, trained: Mapping[str, Trained]) -> State:
+    """Another graph: one ampere from its first node to one as far away as any, and the depth that it asks for."""
+    far = farthest(drawing)
+    currents = ((0, AMPERE), (far, -AMPERE)) if far else ()
+    which = min(state.which, max(len(drawing.names) - 1, 1))
+    return with_depth(replace(state, drawing=drawing, origin=origin, currents=currents, source=0, which=which), trained)
+
+
+def with_depth(state: State, trained: Mapping[str, Trained]) -> State:
+    """The proposed depth, shown after its last layer."""
+    layers = proposed_layers(state, trained)
+    return replace(state, layers=layers, layer=layers, proposed=True)
+
+
+def farthest(drawing: Drawing) -> int:
+    """The node with the longest way from node 0 within its component; 0 if it is alone."""
+    neighbours: dict[int, list[int]] = {}
+    for u, v in drawing.edges:
+        neighbours.setdefault(u, []).append(v)
+        neighbours.setdefault(v, []).append(u)
+    seen, last = {0}, [0]
+    while True:
+        ring = sorted({v for u in last for v in neighbours.get(u, ())} - seen)
+        if not ring:
+            return last[-1]
+        seen.update(ring)
+        last = ring
+
+
+# ---------------------------------------------------------------------------------------------------- on the picture
+
+
+def _on_picture(state: State, event: Any) -> State:
+    if not isinstance(event, dict) or event.get("kind") not in EVENTS:
+        raise ValueError(f"expected an event among {', '.join(EVENTS)}, got something else")
+    return EVENTS[event["kind"]](state, event)
+
+
+def _tap_node(state: State, event: dict[str, Any]) -> State:
+    """Put current in or out, or move the source.
+
+    A node that carries current loses it. Otherwise it takes what is missing to balance, or one ampere.
+    """
+    node = integer(event.get("node"))
+    state.drawing.name(node)
+    if state.task == "eigenvector":
+        return state
+    if state.task != "electric":
+        return replace(state, source=node)
+    currents = dict(state.currents)
+    if node in currents:
+        del currents[node]
+    else:
+        surplus = round(sum(currents.values()), 9)
+        currents[node] = -surplus if surplus else AMPERE
+    return replace(state, currents=tuple(currents.items()))
+
+
+def _set_current(state: State, event: dict[str, Any]) -> State:
+    node, ampere = integer(event.get("node")), number(event.get("ampere"))
+    currents = {**dict(state.currents), node: ampere}
+    return replace(state, currents=tuple((i, a) for i, a in currents.items() if a))
+
+
+def _set_ohm(state: State, event: dict[str, Any]) -> State:
+    return replace(state, drawing=state.drawing.with_ohm(integer(event.get("edge")), number(event.get("ohm"))))
+
+
+def _move(state: State, event: dict[str, Any]) -> State:
+    return replace(state, drawing=state.drawing.with_place(integer(event.get("node")), _place(event)))
+
+
+def _add_node(state: State, event: dict[str, Any]) -> State:
+    return replace(state, drawing=state.drawing.add_node(_place(event)), origin="drawn")
+
+
+def _add_edge(state: State, event: dict[str, Any]) -> State:
+    u, v = integer(event.get("from")), integer(event.get("to"))
+    return replace(state, drawing=state.drawing.add_edge(u, v), origin="drawn")
+
+
+def _drop_node(state: State, event: dict[str, Any]) -> State:
+    node = integer(event.get("node"))
+    drawing = state.drawing.drop_node(node)
+    currents = tuple((i - (i > node), a) for i, a in state.currents if i != node)
+    source = 0 if state.source == node else state.source - (state.source > node)
+    return replace(state, drawing=drawing, origin="drawn", currents=currents, source=source)
+
+
+def _drop_edge(state: State, event: dict[str, Any]) -> State:
+    return replace(state, drawing=state.drawing.drop_edge(integer(event.get("edge"))), origin="drawn")
+
+
+def _clear(state: State, event: dict[str, Any]) -> State:
+    return replace(state, drawing=Drawing((), (), (), ()), origin="drawn", currents=(), source=0)
+
+
+def _place(event: dict[str, Any]) -> Place:
+    return round(number(event.get("x")), 1), round(number(event.get("y")), 1)
+
+
+EVENTS: dict[str, Callable[[State, dict[str, Any]], State]] = {
+    "tap-node": _tap_node,
+    "set-current": _set_current,
+    "set-ohm": _set_ohm,
+    "move": _move,
+    "add-node": _add_node,
+    "add-edge": _add_edge,
+    "drop-node": _drop_node,
+    "drop-edge": _drop_edge,
+    "clear": _clear,
+}
+"""What can be done to the picture, by name."""

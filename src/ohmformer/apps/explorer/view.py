@@ -1,0 +1,35 @@
+"""A solution as the browser gets it: every layer at once, so that sliding asks nobody."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from ohmformer.apps.explorer.compute import Solution
+from ohmformer.apps.explorer.methods import TASKS
+from ohmformer.apps.explorer.state import State
+from ohmformer.apps.explorer.weights import drawn_weights
+
+
+def shown(state: State, solution: Solution, *, method: str) -> dict[str, Any]:
+    """JSON without NaN and infinity: a value that is not finite is null."""
+    task, finite = TASKS[state.task], solution.exact[solution.exact.isfinite()]
+    return {
+        "task": {"label": task.label, "value": task.value, "unit": task.unit, "signed": task.signed, "flows": task.flows},
+        "method": method,
+        "layers": len(solution.errors) - 1,
+        "values": [_digits(row) for row in solution.values.tolist()],
+        "exact": _digits(solution.exact.tolist()),
+        "scale": float(finite.abs().max()) if len(finite) else 1.0,
+        "errors": _digits(solution.errors),
+        "bounds": _digits(solution.bounds),
+        "errorLabel": solution.error_label,
+        "readout": {**asdict(solution.readout), "now": _digits(solution.readout.now)},
+        "weights": drawn_weights(solution.program),
+    }
+
+
+def _digits(values: list[Any]) -> list[float | None]:
+    """Eight digits are more than can be seen; null for what is not a finite number."""
+    return [float(f"{x:.8g}") if x is not None and math.isfinite(x) else None for x in values]

@@ -1,0 +1,220 @@
+"""The sections of the report, each from what is there: files of ``results/`` and ``runs/``, and the code itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ohmformer.apps.report.depths import ERROR, depth_tables
+from ohmformer.apps.report.gallery import exhibits
+from ohmformer.apps.report.markdown import Document, Table, picture, to_html
+from ohmformer.apps.report.page import Section, folded, html_table
+from ohmformer.apps.report.svg import draw_bars
+from ohmformer.experiments.learn.figures import PANELS, PRESETS
+from ohmformer.native import machine
+
+MOLECULES = ("table2", "molecules", "node-order", "node_order")
+"""How the names of tables about molecules begin."""
+THEIRS = ", the authors'"
+"""How a figure's table marks a row of the authors' numbers."""
+
+
+def sections(results: Path, runs: Path) -> list[Section]:
+    """All sections, in the order of the page."""
+    documents = [Document.read(path) for path in sorted(results.glob("*.md"))]
+    figures = [d for d in documents if d.path.stem.split("-")[0] in PANELS]
+    molecules = [d for d in documents if d.path.stem.startswith(MOLECULES)]
+    rest = [d for d in documents if d not in figures and d not in molecules]
+    return [
+        solved_circuit(runs),
+        lemmas(runs),
+        errata(),
+        compared_figures(figures),
+        molecule_tables(molecules),
+        benchmarks(rest),
+        training_runs(runs),
+        this_machine(),
+    ]
+
+
+def solved_circuit(runs: Path) -> Section:
+    """The picture that ``ohmformer demo`` draws."""
+    html = picture(runs / "demo", "circuit.png", "A solved circuit: potentials as colours, currents as arrows")
+    words = "<p>Potentials settle layer by layer; colours are potentials, arrows currents.</p>"
+    shown = f'<figure class="hero">{html}<figcaption>{words}</figcaption></figure>' if html else ""
+    return Section("circuit", "A circuit solved by attention", shown, () if html else (f"ohmformer demo --out {runs}/demo",))
+
+
+def lemmas(runs: Path) -> Section:
+    """What was verified, how deep each construction must be, and every construction's error against its bound."""
+    path = runs / "verify.json"
+    parts = []
+    if path.is_file():
+        parts.append(_verification(_read_json(path), path))
+    parts.append(f"<h3>Layers for a relative error of {ERROR:.0e}, by the bounds</h3>")
+    parts.append(to_html(depth_tables()))
+    parts.append("<h3>Every construction: its update, its bound, its error</h3>")
+    parts.append(
+        '<p class="quiet">Measured on one weighted graph of circular skip links with ten nodes, in float64: relative '
+        "errors, for eigenvectors the sine of the largest angle, for orthonormal columns the norm of ΦᵀΦ − I. Below about "
+        "1e-15 rounding is all there is.</p>"
+    )
+    cards = []
+    for shown in exhibits():
+        cards.append(
+            f'<article class="card"><h3>{escape(shown.title)}</h3><p class="quiet">{escape(shown.statement)}; '
+            f"{escape(shown.task)}</p>{to_html(shown.update)}<p><b>Bound.</b></p>{to_html(shown.bound)}{shown.plot()}</article>"
+        )
+    parts.append(f'<div class="cards">{"".join(cards)}</div>')
+    return Section(
+        "lemmas", "Lemmas and bounds", "\n".join(parts), () if path.is_file() else (f"ohmformer verify --out {path}",)
+    )
+
+
+def _verification(found: Mapping[str, Any], path: Path) -> str:
+    header = [
+        "construction",
+        "statement",
+        "checks",
+        "depth",
+        "error",
+        "bound",
+        "error / bound",
+        "against plain",
+        "dense",
+        "violations",
+    ]
+    try:
+        rows = [
+            [
+                row["construction"], row["statement"], f"{row['checks']:,}", str(row["layers"]),
+                *(f"{row[name]:.1e}" for name in ("error", "bound")), f"{row['ratio']:.3f}",
+                *(f"{row[name]:.1e}" for name in ("plain", "dense")), str(row["violations"]),
+            ]
+            for row in found["rows"]
+        ]  # fmt: skip
+        checks = sum(row["checks"] for row in found["rows"])
+        verdict = "no violation" if found["violations"] == 0 else f"{found['violations']} violations"
+        graphs = int(found["graphs"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"expected what `ohmformer verify --out` writes in {path}: {error!r}") from error
+    kind = "good" if found["violations"] == 0 else "bad"
+    return (
+        f'<p><span class="{kind}">{escape(verdict)}</span> in {checks:,} checks on {graphs} graphs. Error and bound are '
+        "those of the worst graph at the greatest depth; error / bound is the worst of all, rounding counted in.</p>"
+        + html_table(header, rows, numbers_from=2)
+    )
+
+
+def errata() -> Section:
+    """Where the paper's print does not hold."""
+    beside = Path(__file__).with_name("errata.md")  # in a wheel; in a checkout it is a page of the documentation
+    path = beside if beside.is_file() else Path(__file__).parents[4] / "docs" / "errata.md"
+    return Section("errata", "Errata of the paper", Document.read(path).html())
+
+
+def compared_figures(documents: Sequence[Document]) -> Section:
+    """Figures 1 to 3 at the largest preset there is, with the authors' numbers beside ours."""
+    parts, missing = [], []
+    for figure in PANELS:
+        mine = {d.path.stem.split("-", 1)[-1]: d for d in documents if d.path.stem.startswith(f"{figure}-")}
+        largest = next((preset for preset in reversed(PRESETS) if preset in mine), None)
+        if largest is None:
+            missing.append(f"ohmformer reproduce {figure}")
+            continue
+        document = mine[largest]
+        parts.append(f"<h3>{escape(document.title)}</h3>")
+        parts += [f"<figure>{html}</figure>" for html in document.pictures()]
+        compared = [table for found in document.tables() if (table := beside_the_authors(found))]
+        if compared:
+            parts.append("<p>Natural logs of the loss, by depth; lower is better.</p>")
+            parts += [html_table(table.header, table.rows, numbers_from=4) for table in compared]
+        parts.append(folded("All numbers of this figure", document.html(pictures=False)))
+    return Section("figures", "Figures 1 to 3 beside the authors' numbers", "\n".join(parts), tuple(missing))
+
+
+def beside_the_authors(table: Table) -> Table | None:
+    """The rows that hold the authors' numbers, each followed by ours and by the difference; None if there is none."""
+    measured = table.column("measured")
+    if measured is None:
+        return None
+    rows = {tuple(row[: measured + 1]): row for row in table.rows}
+    found = []
+    for key, theirs in rows.items():
+        ours = rows.get((*key[:-1], key[-1].removesuffix(THEIRS)))
+        if key[-1].endswith(THEIRS) and ours is not None:
+            name = key[-1].removesuffix(THEIRS)
+            pairs = list(zip(theirs[measured + 1 :], ours[measured + 1 :], strict=True))
+            gaps = [f"{float(b) - float(a):+.2f}" if a and b else "" for a, b in pairs]
+            what = [*key[:2], name]
+            found += [[*what, "the authors'", *(a for a, _ in pairs)], [*what, "ours", *(b for _, b in pairs)]]
+            found.append([*what, "difference", *gaps])
+    depths = [f"depth {depth}" for depth in table.header[measured + 1 :]]
+    return Table([*table.header[:2], "measured", "whose", *depths], found) if found else None
+
+
+def molecule_tables(documents: Sequence[Document]) -> Section:
+    """Table 2 and the audit of node order."""
+    html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
+    there = any(d.path.stem.startswith("table2") for d in documents)
+    return Section("molecules", "Molecules", html, () if there else ("ohmformer reproduce table2",))
+
+
+def benchmarks(documents: Sequence[Document]) -> Section:
+    """Everything else that was measured, the ratios first."""
+    bars = {name: ratio for d in documents for table in d.tables() for name, ratio in ratios(table)}
+    chart = draw_bars(bars, "How many times faster, on a logarithmic axis") if bars else ""
+    words = "<p>How many times faster than what a user would call instead, from the tables below.</p>" if bars else ""
+    html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
+    return Section("benchmarks", "Benchmarks", words + chart + html, () if documents else ("make bench",))
+
+
+def ratios(table: Table) -> Iterator[tuple[str, float]]:
+    """``question, against what`` and the ratio, of a table that has columns for them."""
+    question, instead, ratio = (table.column(name) for name in ("question", "instead", "ratio"))
+    if question is None or instead is None or ratio is None:
+        return
+    for row in table.rows:
+        try:
+            value = float(row[ratio].split()[0])
+        except (IndexError, ValueError):
+            continue
+        if math.isfinite(value):
+            ours = table.column("ours")
+            how = row[ours].rsplit(",", 1)[-1].strip() if ours is not None and "questions" in row[ours] else ""
+            yield f"{row[question]}{f' ({how})' if how else ''}: against {row[instead]}".replace("`", ""), value
+
+
+def training_runs(runs: Path) -> Section:
+    """Single trainings by ``ohmformer learn``."""
+    rows = []
+    for path in sorted(runs.glob("learn/*/result.json")):
+        found = _read_json(path)
+        losses = {k.removeprefix("mean_").replace("_", " "): v for k, v in found.items() if k.startswith("mean_log_")}
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in losses.items() if isinstance(value, int | float))
+        rows.append([path.parent.name, shown, str(found.get("steps", "")), f"{float(found.get('seconds', 0)):.0f} s"])
+    html = html_table(["run", "natural logs of the losses, means over seeds", "steps", "took"], rows, numbers_from=2)
+    command = "ohmformer learn --task electric --budget 40s"
+    return Section("runs", "Training runs", html if rows else "", () if rows else (command,))
+
+
+def this_machine() -> Section:
+    """Where the report was made; every table names its own machine."""
+    words = "<p>Where this page was made. Every table above names the machine, command and commit of its own numbers.</p>"
+    return Section(
+        "machine", "The machine", words + html_table(["what", "which"], list(machine.facts().items()), numbers_from=2)
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"expected JSON in {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a JSON object in {path}, got {type(found).__name__}")
+    return found

@@ -1,0 +1,1 @@
+"""What reproduces the paper and the benchmarks of the field; the library never imports it."""

@@ -1,0 +1,64 @@
+"""A training run on disk: one safetensors file, whose header says as JSON what it is. Nothing is ever unpickled.
+
+Tensors and header are one file and it is renamed into place when whole, so a kill at any moment leaves the last checkpoint
+or the one before it, never a mixture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ohmformer.experiments.learn.setting import Setting
+from ohmformer.graph.files import whole_file
+
+FILE = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after ``step`` of ``steps`` steps."""
+
+    setting: Setting
+    state: Mapping[str, Tensor]
+    """Weights as ``weights.*``, the rest is the optimiser's."""
+    step: int
+    steps: int
+    seconds: float
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights by their own names."""
+        return {name.removeprefix("weights."): x for name, x in self.state.items() if name.startswith("weights.")}
+
+    def save(self, folder: Path) -> Path:
+        """Write ``folder/checkpoint.safetensors``."""
+        from safetensors.torch import save
+
+        about = {"setting": self.setting.as_dict(), "step": self.step, "steps": self.steps, "seconds": self.seconds}
+        path = folder / FILE
+        with whole_file(path) as temporary:
+            # not save_file: it has a temporary file of its own, which a kill would leave behind
+            temporary.write_bytes(save(dict(self.state), {"ohmformer": json.dumps(about)}))
+        return path
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint, given the file or its folder."""
+    from safetensors import SafetensorError, safe_open
+
+    path = path / FILE if path.is_dir() else path
+    if not path.exists():
+        raise ValueError(f"expected a checkpoint at {path}, there is none")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["ohmformer"])
+            # in memory of torch's own alignment, on which the rounding of products depends
+            state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return Checkpoint(Setting(**about["setting"]), state, about["step"], about["steps"], about["seconds"])
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"expected a checkpoint of ohmformer learn in {path}, got another file ({error})") from error

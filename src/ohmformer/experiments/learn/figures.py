@@ -1,0 +1,289 @@
+"""Figures 1, 2 and 3 as lists of settings, and as pictures and tables.
+
+Figure 1: the dense model, three functions of the Laplacian, FC and CSL graphs, log loss against depth. Figure 2: the dense
+model, eigenvectors, trained on loss_1-5 (top) and loss_1-10 (bottom), their mean and each loss_i. Figure 3: the efficient
+model on all of these. Beside the trained curves stand the numbers the authors printed, and each lemma's construction at
+that depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ohmformer import exact
+from ohmformer.constructions import CubedHeat, GradientDescent, PowerSeriesRoot, Squaring, TaylorHeat
+from ohmformer.constructions.base import Construction
+from ohmformer.experiments.learn.findings import findings
+from ohmformer.experiments.learn.graphs import ALIASES
+from ohmformer.experiments.learn.setting import Setting
+from ohmformer.experiments.learn.sweep import Job
+from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, HEAT_TIME, demand_loss, frobenius_loss
+from ohmformer.graph import Graph
+from ohmformer.graph.families import family
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FAMILIES = ("fc", "csl")
+AUTHORS: dict[tuple[str, str, str], dict[int, float]] = {
+    ("electric", "csl", "dense"): {1: -0.96, 3: -1.40, 5: -2.74, 7: -4.63, 9: -5.43},
+    ("resistive", "csl", "dense"): {1: -1.55, 3: -2.07, 5: -3.67, 7: -5.98, 9: -7.36},
+}
+"""Natural log of the Frobenius loss that the authors' notebooks print after training, by depth (mean of three seeds)."""
+AUTHORS_STEPS = {1: 3100, 3: 6100, 5: 10100, 7: 14100, 9: 40100}
+AUTHORS_BATCH = 10_000
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much is trained."""
+
+    depths: tuple[int, ...]
+    seeds: int
+    matrix_steps: int
+    """Muon steps of 100 graphs for every layer; eigenvectors get twice as many."""
+    scalar_steps: int
+    """Levenberg-Marquardt steps of 100 to 8,000 graphs."""
+
+
+PRESETS = {
+    "quick": Preset((1, 3, 5), 1, 60, 40),
+    "standard": Preset((1, 3, 5, 7, 9), 2, 100, 150),
+    "paper": Preset((1, 3, 5, 7, 9), 3, 0, 1000),
+}
+"""``paper`` takes the authors' own numbers of steps and graphs for matrices."""
+PANELS = {
+    "fig1": [(task, "") for task in FUNCTIONS],
+    "fig2": [(EIGENVECTORS, "1-5"), (EIGENVECTORS, "1-10")],
+    "fig3": [*((task, "") for task in FUNCTIONS), (EIGENVECTORS, "1-10")],
+}
+
+
+def jobs(figure: str, preset: str) -> list[Job]:
+    """Every setting of a figure."""
+    if figure not in PANELS:
+        raise ValueError(f"expected a figure among {', '.join(PANELS)}, got {figure!r}")
+    if preset not in PRESETS:
+        raise ValueError(f"expected a preset among {', '.join(PRESETS)}, got {preset!r}")
+    made: list[Job] = []
+    for task, loss in PANELS[figure]:
+        for graphs in FAMILIES:
+            for layers in PRESETS[preset].depths:
+                if figure == "fig3":
+                    made.append(_job(preset, task, graphs, "efficient", layers, "random", loss))
+                    if task != EIGENVECTORS:
+                        made.append(_job(preset, task, graphs, "efficient", layers, "construction", loss))
+                else:  # the authors trained the dense model on the Frobenius loss
+                    made.append(_job(preset, task, graphs, "dense", layers, "random", loss or "frobenius"))
+    return made
+
+
+def _job(preset: str, task: str, graphs: str, model: str, layers: int, init: str, loss: str) -> Job:
+    size = PRESETS[preset]
+    batch = AUTHORS_BATCH if preset == "paper" and init == "random" else 0
+    setting = Setting(task, graphs, model, layers, init, loss, size.seeds, batch=batch)
+    if setting.scalars:
+        return Job(setting, size.scalar_steps)
+    if preset == "paper":
+        return Job(setting, AUTHORS_STEPS[layers])
+    return Job(setting, layers * size.matrix_steps * (2 if task == EIGENVECTORS else 1))
+
+
+@lru_cache(maxsize=32)
+def lemma_losses(task: str, graphs: str, depths: tuple[int, ...], count: int = 200) -> dict[str, list[dict[str, float]]]:
+    """The log losses of the lemmas' constructions at each depth, by statement, on some graphs of a family (seed 0).
+
+    Each is made for the interval that holds the eigenvalues of all these graphs. Eigenvectors have no entry: with k = 10
+    columns Lemma 6 needs 11 layers for its first iteration.
+    """
+    if task == EIGENVECTORS:
+        return {}
+    draw = torch.Generator().manual_seed(0)
+    graph = Graph.collate([family(ALIASES.get(graphs, graphs), 10, generator=draw, spread=2.0) for _ in range(count)])
+    spectrum = exact.spectrum(graph)
+    constructions: dict[str, list[Construction]] = {
+        "electric": [GradientDescent(spectrum), Squaring(spectrum)],
+        "resistive": [PowerSeriesRoot(spectrum)],
+        "heat": [TaylorHeat(spectrum, HEAT_TIME), CubedHeat(spectrum, HEAT_TIME)],
+    }
+    demands = graph.projector() @ torch.randn(count, 10, 10, generator=draw, dtype=torch.float64)
+    losses: dict[str, list[dict[str, float]]] = {}
+    for construction in constructions[task]:
+        target = construction.target(graph) @ demands
+        rows = losses.setdefault(construction.statement, [])
+        for layers in depths:
+            answer = construction.run(graph, layers=layers) @ demands
+            rows.append(
+                {
+                    "log_demand": float(demand_loss(answer, target).log()),
+                    "log_frobenius": float(frobenius_loss(answer, target).log()),
+                }
+            )
+    return losses
+
+
+def draw_figure(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> Figure:
+    """All panels of a figure."""
+    from matplotlib.figure import Figure as Canvas
+
+    columns = 3 if figure != "fig3" else 4
+    rows = 2 if figure == "fig2" else 1
+    canvas = Canvas(figsize=(4.2 * columns, 4.6 * rows), layout="constrained")
+    axes = canvas.subplots(rows, columns, squeeze=False)
+    if figure == "fig2":
+        for row, (_, loss) in zip(axes, PANELS[figure], strict=True):
+            mine = {job: result for job, result in results.items() if job.setting.loss == loss}
+            _draw_depths(row[0], mine, f"log_{loss}", f"log loss_{loss}, trained on it")
+            for axis, graphs in zip(row[1:], FAMILIES, strict=True):
+                these = {job: result for job, result in mine.items() if job.setting.graphs == graphs}
+                _draw_each(axis, these, int(loss.split("-")[1]), graphs)
+    else:
+        for axis, (task, loss) in zip(axes[0], PANELS[figure], strict=True):
+            mine = {job: result for job, result in results.items() if job.setting.task == task}
+            measured = f"log_{loss}" if loss else "log_frobenius" if figure == "fig1" else "log_demand"
+            _draw_depths(axis, mine, measured, task)
+    return canvas
+
+
+def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured: str, title: str) -> None:
+    """Trained curves by family and start, their seeds as dots; the authors' numbers and the lemmas beside them."""
+    curves: dict[tuple[str, str], list[tuple[int, list[float]]]] = {}
+    for job, result in results.items():
+        key = (job.setting.graphs, job.setting.init)
+        curves.setdefault(key, []).append((job.setting.layers, result["seeds"][measured]))
+    colours = {"fc": "tab:blue", "csl": "tab:orange"}
+    for (graphs, init), points in sorted(curves.items()):
+        points.sort()
+        colour, style = colours.get(graphs, "tab:green"), "-" if init == "random" else "--"
+        depths = [depth for depth, _ in points]
+        label = f"{graphs.upper()}, from {'random weights' if init == 'random' else 'the lemma'}"
+        label += (
+            ", B as it is" if any(job.setting.normalize == "features" for job in results if _is(job, graphs, init)) else ""
+        )
+        axis.plot(depths, [sum(v) / len(v) for _, v in points], style, color=colour, marker="o", label=label)
+        for depth, values in points:
+            axis.plot([depth] * len(values), values, ".", color=colour, alpha=0.4)
+    setting = next(iter(results)).setting
+    depths = sorted({job.setting.layers for job in results})
+    for (task, graphs, model), printed in AUTHORS.items():
+        if (task, model) == (setting.task, setting.model) and measured == "log_frobenius":
+            known = {d: v for d, v in printed.items() if d in depths}
+            label = f"{graphs.upper()}, the authors'"
+            axis.plot(list(known), list(known.values()), "x:", color=colours[graphs], label=label)
+    for graphs in sorted({job.setting.graphs for job in results}):
+        for statement, rows in lemma_losses(setting.task, graphs, tuple(depths)).items():
+            values = [row[measured] for row in rows]
+            axis.plot(depths, values, ":", color=colours.get(graphs), alpha=0.6, label=f"{graphs.upper()}, {statement}")
+    measure = {"log_demand": "log loss per demand", "log_frobenius": "log Frobenius loss"}
+    label = measure.get(measured, f"log loss_{measured.removeprefix('log_')}")
+    axis.set(title=title, xlabel="layers", ylabel=f"{label} (natural)", xticks=depths)
+    _legend_below(axis)
+    axis.grid(alpha=0.3)
+
+
+def _legend_below(axis: Axes) -> None:
+    axis.legend(
+        fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False, handlelength=4, markerscale=0.6
+    )
+
+
+def _is(job: Job, graphs: str, init: str) -> bool:
+    return (job.setting.graphs, job.setting.init) == (graphs, init)
+
+
+def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int, graphs: str) -> None:
+    """``loss_2 .. loss_count`` against depth; loss_1 is left out, as in the paper."""
+    from matplotlib import colormaps
+
+    ordered = sorted(results.items(), key=lambda item: item[0].setting.layers)
+    depths = [job.setting.layers for job, _ in ordered]
+    for i in range(1, count):
+        means = [each_loss(result)[i] for _, result in ordered]
+        colour = colormaps["viridis"](i / count)
+        axis.plot(depths, [math.log(x) for x in means], marker="o", color=colour, label=f"loss_{i + 1}")
+    axis.set(title=f"each loss, {graphs.upper()}", xlabel="layers", ylabel="log loss_i (natural)", xticks=depths)
+    _legend_below(axis)
+    axis.grid(alpha=0.3)
+
+
+def each_loss(result: Mapping[str, Any]) -> list[float]:
+    """``loss_1 .. loss_n``, the mean over seeds."""
+    seeds = result["seeds"]["each"]
+    return [sum(column) / len(column) for column in zip(*seeds, strict=True)]
+
+
+def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
+    """All numbers of a figure as a Markdown table, a row per task, family and start."""
+    depths = sorted({job.setting.layers for job in results})
+    lines = [f"| task | graphs | start | measured | {' | '.join(map(str, depths))} |", f"|{'---|' * (4 + len(depths))}"]
+    rows: dict[tuple[str, ...], dict[int, str]] = {}
+    for job, result in results.items():
+        s = job.setting
+        task = s.task if s.task != EIGENVECTORS else f"{s.task}, trained on loss_{s.loss}"
+        for name in (name for name in result if name.startswith("mean_log_")):
+            measured = name.removeprefix("mean_").replace("_", " ")
+            rows.setdefault((task, s.graphs, s.init, measured), {})[s.layers] = f"{result[name]:.2f}"
+    for task, graphs, model in AUTHORS:
+        if figure == "fig1" and model == "dense":
+            row = {d: f"{v:.2f}" for d, v in AUTHORS[task, graphs, model].items()}
+            rows[task, graphs, "random", "log frobenius, the authors'"] = row
+    for task in dict.fromkeys(job.setting.task for job in results):
+        for graphs in dict.fromkeys(job.setting.graphs for job in results):
+            for statement, found in lemma_losses(task, graphs, tuple(depths)).items():
+                for name in ("log_demand", "log_frobenius"):
+                    row = {d: f"{x[name]:.2f}" for d, x in zip(depths, found, strict=True)}
+                    rows[task, graphs, f"{statement} itself", name.replace("_", " ")] = row
+    for key in sorted(rows):
+        lines.append(f"| {' | '.join(key)} | {' | '.join(rows[key].get(d, '') for d in depths)} |")
+    return "\n".join(lines)
+
+
+def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
+    """Every place where a trained curve does not fall from one depth to the next, as a sentence."""
+    curves: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    for job, result in results.items():
+        s = job.setting
+        measured = f"mean_log_{s.loss}"
+        curves.setdefault((s.task, s.graphs, s.model, s.init, s.loss), []).append((s.layers, result[measured]))
+    found = []
+    for key, points in curves.items():
+        points.sort()
+        for (a, x), (b, y) in pairwise(points):
+            if not y < x:
+                found.append(f"{' '.join(key)}: {x:.2f} at {a} layers, {y:.2f} at {b}")
+    return found
+
+
+def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], out: Path, note: str) -> list[Path]:
+    """Picture (.svg and .png) and table (.md) of a figure into a folder."""
+    from ohmformer.graph.draw import save
+    from ohmformer.graph.files import whole_file
+
+    canvas = draw_figure(figure, results)
+    paths = [save(canvas, out / f"{figure}-{preset}{suffix}") for suffix in (".svg", ".png")]
+    straight = rises(results)
+    verdict = "Log loss falls at every step of depth, for every curve." if not straight else "Where log loss does not fall:"
+    claims = ["Findings of section 4.1:", "", *(f"- {f}" for f in findings(results)), ""] if figure == "fig2" else []
+    seconds = sum(result["seconds"] for result in results.values())
+    text = "\n".join(
+        [
+            f"# Figure {figure[-1]}, preset {preset}", "", note, "",
+            f"Natural logs, means over seeds; {len(results)} settings, {seconds:.0f} s of training in all. Losses on 4,000 "
+            "fresh graphs.", "", f"![Figure {figure[-1]}]({figure}-{preset}.svg)", "", table(figure, results), "", verdict,
+            *(f"- {line}" for line in straight), "",
+            *claims,
+        ]
+    )  # fmt: skip
+    path = out / f"{figure}-{preset}.md"
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return [*paths, path]

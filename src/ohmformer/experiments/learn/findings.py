@@ -1,0 +1,68 @@
+"""Section 4.1's findings as claims that are measured on our own runs of Figure 2.
+
+The paper: trained on loss_1-10, larger eigenvectors are learned more accurately, with the exception of loss_2; trained on
+loss_1-5, smaller ones are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ohmformer.experiments.learn.sweep import Job
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim on one family at one depth."""
+
+    claim: str
+    graphs: str
+    layers: int
+    losses: list[float]
+    """loss_2, loss_3, ... as far as the training loss goes."""
+    holds: bool
+    note: str
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{x:.3f}" for x in self.losses)
+        verdict = "holds" if self.holds else "does not hold"
+        return f"{self.graphs.upper()}, {self.layers} layers: {self.claim}: **{verdict}**{self.note} (loss_2 on: {numbers})"
+
+
+def findings(results: Mapping[Job, Mapping[str, Any]]) -> list[Finding]:
+    """The claims at the greatest depth of every family."""
+    found: list[Finding] = []
+    for loss in ("1-10", "1-5"):
+        for graphs in dict.fromkeys(job.setting.graphs for job in results):
+            mine = [job for job in results if (job.setting.loss, job.setting.graphs) == (loss, graphs)]
+            if mine:
+                deepest = max(mine, key=lambda job: job.setting.layers)
+                each = _mean_each(results[deepest])
+                judge = _larger_are_better if loss == "1-10" else _smaller_are_better
+                found.append(judge(graphs, deepest.setting.layers, each))
+    return found
+
+
+def _mean_each(result: Mapping[str, Any]) -> list[float]:
+    columns = zip(*result["seeds"]["each"], strict=True)
+    return [sum(column) / len(column) for column in columns]
+
+
+def _larger_are_better(graphs: str, layers: int, each: list[float]) -> Finding:
+    """loss_3 > loss_4 > ... > loss_10, and loss_2 < loss_3 is the exception."""
+    losses = each[1:10]
+    wrong = [i + 3 for i, (a, b) in enumerate(pairwise(losses[1:])) if not a > b]
+    exception = "; loss_2 is the exception" if losses[0] < losses[1] else "; loss_2 is no exception"
+    note = exception + (f"; it rises from index {', '.join(map(str, wrong))} to the next" if wrong else "")
+    return Finding("trained on loss_1-10, larger eigenvectors are more accurate", graphs, layers, losses, not wrong, note)
+
+
+def _smaller_are_better(graphs: str, layers: int, each: list[float]) -> Finding:
+    """loss_2 < loss_3 < loss_4 < loss_5."""
+    losses = each[1:5]
+    wrong = [i + 2 for i, (a, b) in enumerate(pairwise(losses)) if not a < b]
+    note = f"; it falls from index {', '.join(map(str, wrong))} to the next" if wrong else ""
+    return Finding("trained on loss_1-5, smaller eigenvectors are more accurate", graphs, layers, losses, not wrong, note)

@@ -1,0 +1,150 @@
+"""The two models with matrices, as they are trained: weights of several seeds stacked, the forward pass written for speed.
+
+Every weight has the seeds as its first axis and the layers as its second; seeds never meet. The formulas are those of
+:class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer`
+with one head, which ``dense_model`` and ``efficient_model`` build from the trained weights (and the tests compare with).
+What makes it faster: ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with their weights side by
+side; graphs of all seeds are one batch of products; in the efficient model B is there as its Gram matrix only, and the
+derivative of a layer is written out (``layer.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.experiments.learn.layer import layer, unit_norm, unit_trace
+from ohmformer.experiments.learn.tasks import Batch
+from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Layout, Program
+from ohmformer.transformer.dense import DenseLayer, LinearTransformer
+from ohmformer.transformer.efficient import EfficientTransformer
+from ohmformer.transformer.normalize import Normalization
+
+Weights = Mapping[str, Tensor]
+"""``value``, ``query``, ``key``, ``skip``: (seeds, layers, features, features); efficient: ``alphas`` (seeds, layers, 4),
+which are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, nodes, 2 nodes), the trained Phi_0."""
+MATRICES = ("value", "query", "key", "skip")
+PHI = "phi"
+AT_ONCE = 500
+"""Graphs that go through the layers together."""
+
+
+def dense_answer(
+    weights: Weights, batch: Batch, normalization: Normalization
+) -> Float[Tensor, "seeds graphs nodes demands"]:
+    """``X <- X + X M X^T X W_V^T + X W_R^T`` with ``M = W_K^T W_Q``, X = [B | Phi], normalised after every layer."""
+    phi = features(weights, batch)
+    seeds, graphs, nodes, _ = phi.shape
+    edges, h = batch.incidence.shape[-1], weights["value"].shape[-1]
+    x = torch.cat([batch.incidence, phi], dim=-1).flatten(0, 1)
+    for together in _side_by_side(weights):
+        products = torch.bmm(x.reshape(seeds, graphs * nodes, h), together).view(-1, nodes, 3 * h)
+        compared, value, kept = products.split(h, dim=-1)
+        x = torch.baddbmm(kept, torch.bmm(compared, x.mT), value)
+        x = x * _inverse_norms(x, edges, normalization)
+    return x[..., h - phi.shape[-1] // 2 :].unflatten(0, (seeds, graphs))
+
+
+def efficient_answer(
+    weights: Weights, batch: Batch, normalization: Normalization
+) -> Float[Tensor, "seeds graphs nodes demands"]:
+    """``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T`` with
+    ``A = (1 + alpha_R) I + alpha_V S``, see efficient.py.
+    """
+    phi = features(weights, batch)
+    _, graphs, _, width = phi.shape
+    phi, gram = phi.flatten(0, 1), batch.gram.flatten(0, 1)
+    alpha_v, alpha_q, alpha_k, alpha_r = weights["alphas"].repeat_interleave(graphs, 0)[..., None, None].unbind(2)
+    seen, stay = alpha_k * alpha_q, 1 + alpha_r
+    for l, together in enumerate(_side_by_side(weights)):
+        phi, gram = layer(phi, gram, together, seen[:, l], alpha_v[:, l], stay[:, l])
+        phi = unit_norm(phi, (1, 2) if normalization.features == "frobenius" else (1,))
+        if normalization.incidence == "frobenius":
+            gram = unit_trace(gram)
+    return phi[..., width // 2 :].unflatten(0, (-1, graphs))
+
+
+ANSWERS: dict[str, Callable[[Weights, Batch, Normalization], Tensor]] = {
+    "dense": dense_answer,
+    "efficient": efficient_answer,
+}
+
+
+def loss_and_gradients(
+    model: str, weights: Weights, batch: Batch, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Float[Tensor, " seeds"], dict[str, Tensor]]:
+    """The loss of every seed and the gradient of its log, a few graphs after the other so that they stay in the cache."""
+    leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+    graphs, seeds = batch.gram.shape[1], batch.gram.shape[0]
+    losses, gradients = torch.zeros(seeds, dtype=batch.gram.dtype), [torch.zeros_like(w) for w in leaves.values()]
+    for piece in batch.split(max(AT_ONCE // seeds, 1)):
+        part = loss(ANSWERS[model](leaves, piece, normalization), piece.target) * (piece.gram.shape[1] / graphs)
+        losses += part.detach()
+        for total, g in zip(gradients, torch.autograd.grad(part.sum(), list(leaves.values())), strict=True):
+            total += g
+    by_seed = [g / losses.view(-1, *[1] * (g.ndim - 1)) for g in gradients]
+    return losses, dict(zip(leaves, by_seed, strict=True))
+
+
+def features(weights: Weights, batch: Batch) -> Float[Tensor, "seeds graphs nodes width"]:
+    """Phi_0: the demands and room for as many answers, or the trained start."""
+    if batch.demands is not None:
+        return torch.cat([batch.demands, torch.zeros_like(batch.demands)], dim=-1)
+    return weights["start"][:, None].expand(-1, batch.gram.shape[1], -1, -1)
+
+
+def random_weights(
+    model: str, layers: int, edges: int, nodes: int, start: bool, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Gaussian weights of one seed, deviation 0.1 (``W^R`` zero); alpha_Q and alpha_K are one, so that the graph is seen."""
+    width = 2 * nodes + (edges if model == "dense" else 0)
+    shape = (layers, width, width)
+    weights = {name: 0.1 * torch.randn(shape, generator=generator) for name in MATRICES}
+    weights["skip"] = torch.zeros(shape)
+    if model == "efficient":
+        weights["alphas"] = torch.tensor([0.0, 1.0, 1.0, 0.0]) + 0.1 * torch.randn(layers, 4, generator=generator)
+    if start:
+        weights["start"] = torch.randn(nodes, 2 * nodes, generator=generator) / nodes**0.5
+    return weights
+
+
+def dense_model(weights: Weights, seed: int, edges: int, normalization: Normalization) -> LinearTransformer:
+    """The library's model with the trained weights of one seed, in float64."""
+    value, query, key, skip = (weights[name][seed].detach().double() for name in MATRICES)
+    layers = [DenseLayer(value[l, None], query[l, None], key[l, None], skip[l]) for l in range(len(value))]
+    return LinearTransformer(Layout({INCIDENCE: edges, PHI: value.shape[-1] - edges}), layers, normalization)
+
+
+def efficient_model(weights: Weights, seed: int, normalization: Normalization) -> EfficientTransformer:
+    """The library's model with the trained weights of one seed, in float64."""
+    matrices = {name: weights[name][seed].detach().double() for name in MATRICES}
+    alphas = weights["alphas"][seed].tolist()
+    pair = (INCIDENCE, INCIDENCE)
+
+    def one_layer(l: int) -> Layer:
+        named = [
+            {pair: alpha, (PHI, PHI): matrices[name][l]}
+            for name, alpha in zip(("value", "query", "key", "skip"), alphas[l], strict=True)
+        ]
+        return Layer((Head(*named[:3]),), named[3])
+
+    blocks = {INCIDENCE: "edges", PHI: matrices["value"].shape[-1]}
+    return EfficientTransformer(Program(blocks, [one_layer(l) for l in range(len(alphas))], normalization))
+
+
+def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:
+    """Per layer ``[W_K^T W_Q | W_V^T | I + W_R^T]``, (seeds, features, 3 features)."""
+    kept = torch.eye(weights["skip"].shape[-1], dtype=weights["skip"].dtype) + weights["skip"].mT
+    return torch.cat([weights["key"].mT @ weights["query"], weights["value"].mT, kept], dim=-1).unbind(1)
+
+
+def _inverse_norms(x: Tensor, edges: int, normalization: Normalization) -> Tensor:
+    """One over the norms that the policy sets to one, to be multiplied with ``[B | Phi]``."""
+    columns = x.square().sum(dim=-2, keepdim=True)
+    incidence, phi = columns[..., :edges], columns[..., edges:]
+    incidence = incidence.sum(-1, keepdim=True) if normalization.incidence == "frobenius" else torch.ones_like(phi[..., :1])
+    phi = phi.sum(-1, keepdim=True).expand_as(phi) if normalization.features == "frobenius" else phi
+    return torch.cat([incidence.expand(-1, -1, edges), phi], dim=-1).rsqrt()

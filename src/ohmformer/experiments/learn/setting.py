@@ -1,0 +1,156 @@
+"""One setting of an experiment: everything a result depends on, except how long it was trained."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import torch
+
+from ohmformer.experiments.learn.graphs import GraphDistribution
+from ohmformer.experiments.learn.tasks import EIGENVECTORS, LOSSES, SCALE_FREE, TASKS
+from ohmformer.transformer.normalize import COLUMNS_AND_INCIDENCE, FROBENIUS, Normalization
+
+FEATURES_ONLY = Normalization(features="frobenius")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of training."""
+
+    until: float
+    """The share of all steps after which it ends."""
+    starts: int
+    """Disturbed copies of the start that still compete in each seed."""
+    batches: float
+    """Graphs a step, in batches."""
+
+
+WHOLE = Stage(1.0, 1, 1.0)
+TOURNAMENT = (Stage(0.2, 32, 0.03), Stage(0.77, 16, 0.075), Stage(0.97, 2, 1.0), Stage(1.0, 1, 8.0))
+"""Scalars: few graphs find the basins, and only many tell them apart (rare graphs decide the loss of a good model)."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Task, graphs, model, depth, start, loss and seeds.
+
+    >>> Setting("heat", layers=2).name
+    'heat-csl-efficient-2-random-demand'
+    """
+
+    task: str
+    graphs: str = "csl"
+    model: str = "efficient"
+    layers: int = 3
+    init: str = "random"
+    """``"random"``, or ``"construction"``: the lemma of the task, a little disturbed."""
+    loss: str = ""
+    """``"demand"`` (the paper's) unless given, or ``"frobenius"``; for eigenvectors ``"1-10"`` unless given, or
+    ``"1-5"``."""
+    seeds: int = 3
+    first_seed: int = 0
+    nodes: int = 10
+    spread: int | float = 2.0
+    batch: int = 0
+    """Graphs a step and seed; 100 for matrices and 500 for scalars unless given."""
+    normalize: str = ""
+    """``"paper"``, or ``"features"``: B is left as it is, which is what heat, whose answer depends on the scale of B, starts
+    with if it starts from its lemma."""
+
+    def __post_init__(self) -> None:
+        eigenvectors = self.task == EIGENVECTORS
+        defaults = {
+            "loss": "1-10" if eigenvectors else "demand",
+            "normalize": "features" if self.task == "heat" and self.init == "construction" else "paper",
+            "batch": 500 if self.scalars else 100,
+        }
+        for name, value in defaults.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)
+        _among("task", self.task, TASKS)
+        _among("model", self.model, ("efficient", "dense"))
+        _among("init", self.init, ("random", "construction"))
+        _among("loss", self.loss, [name for name in LOSSES if name.startswith("1-") == eigenvectors])
+        _among("normalize", self.normalize, ("paper", "features"))
+        for name in ("layers", "seeds", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
+        if self.first_seed < 0:
+            raise ValueError(f"expected a seed >= 0, got {self.first_seed}")
+        if eigenvectors and self.nodes < int(self.loss.split("-")[1]):
+            raise ValueError(f"expected at least {self.loss.split('-')[1]} nodes for loss {self.loss}, got {self.nodes}")
+        _ = self.distribution  # a bad family or size is named there
+
+    @property
+    def scalars(self) -> bool:
+        """Whether training moves in multiples of the identity, as it does from a construction (see ``scalars.py``)."""
+        return self.model == "efficient" and self.init == "construction" and self.task != EIGENVECTORS
+
+    @property
+    def normalization(self) -> Normalization:
+        """What happens after every layer."""
+        if self.normalize == "features":
+            return FEATURES_ONLY if self.task != EIGENVECTORS else Normalization(features="columns")
+        return COLUMNS_AND_INCIDENCE if self.task == EIGENVECTORS else FROBENIUS
+
+    @cached_property
+    def distribution(self) -> GraphDistribution:
+        """The graphs."""
+        return GraphDistribution(self.graphs, self.nodes, self.spread, unit=self.task in SCALE_FREE)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Scalars are trained in float64, matrices in float32."""
+        return torch.float64 if self.scalars else torch.float32
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds that train side by side."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    @property
+    def name(self) -> str:
+        """The setting in a file name; what differs from the defaults in other ways is in a short hash at its end."""
+        head = f"{self.task}-{self.graphs}-{self.model}-{self.layers}-{self.init}-{self.loss}"
+        plain = Setting(self.task, self.graphs, self.model, self.layers, self.init, self.loss)
+        if self == plain:
+            return head
+        return f"{head}-{blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=4).hexdigest()}"
+
+    def stage(self, step: int, steps: int) -> Stage:
+        """How many starts of a seed are left at a step, and on how many graphs: scalars narrow down, matrices do not."""
+        return next(s for s in TOURNAMENT if step < s.until * steps or s is TOURNAMENT[-1]) if self.scalars else WHOLE
+
+    def samples(self, step: int, steps: int) -> int:
+        """Graphs of one seed at a step."""
+        return max(round(self.batch * self.stage(step, steps).batches), 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def seconds(text: str) -> float:
+    """A budget such as ``40s``, ``5m`` or ``1h`` in seconds.
+
+    >>> seconds("1.5m")
+    90.0
+    """
+    units = {"s": 1, "m": 60, "h": 3600}
+    try:
+        value = float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"expected a budget such as 40s, 5m or 1h, got {text!r}")
+    return value
+
+
+def _among(what: str, got: str, allowed: list[str] | tuple[str, ...]) -> None:
+    if got not in allowed:
+        raise ValueError(f"expected {what} among {', '.join(allowed)}, got {got!r}")

@@ -1,0 +1,89 @@
+"""Where training starts: at random, or near the lemma of the task. The two are never mixed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.constructions import GradientDescent, PowerSeriesRoot, TaylorHeat
+from ohmformer.constructions.base import Construction
+from ohmformer.experiments.learn import scalars
+from ohmformer.experiments.learn.graphs import GraphDistribution
+from ohmformer.experiments.learn.models import random_weights
+from ohmformer.experiments.learn.setting import TOURNAMENT, Setting
+from ohmformer.experiments.learn.tasks import EIGENVECTORS, HEAT_TIME, generator
+from ohmformer.graph import Spectrum
+
+DISTURBANCE = {"scalars": 0.1, "matrices": 0.02}
+"""Deviation of what is added to a construction; for scalars that multiply ``G`` it is over the largest eigenvalue."""
+
+
+def initial_weights(setting: Setting) -> dict[str, Tensor]:
+    """The weights of all seeds, stacked; scalars have a second axis for the starts of a seed."""
+    each = [_one_seed(setting, generator(seed, 0, "start")) for seed in setting.all_seeds]
+    return {name: torch.stack([weights[name] for weights in each]) for name in each[0]}
+
+
+def lemma(setting: Setting) -> Construction:
+    """The paper's construction for the task, made for the spectrum of these graphs."""
+    spectrum = sampled_spectrum(setting.distribution)
+    if setting.task == "heat":
+        return TaylorHeat(spectrum, HEAT_TIME)
+    return {"electric": GradientDescent, "resistive": PowerSeriesRoot}[setting.task](spectrum)
+
+
+@lru_cache(maxsize=64)
+def sampled_spectrum(distribution: GraphDistribution) -> Spectrum:
+    """The smallest and largest nonzero eigenvalue among 1,000 graphs."""
+    incidence = distribution.incidence(1000, generator(0, 0, "start"))
+    values = torch.linalg.eigvalsh(incidence @ incidence.mT)[:, 1:]
+    return Spectrum(float(values.min()), float(values.max()))
+
+
+def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
+    if setting.scalars:
+        start = scalars.from_program(lemma(setting).program(setting.layers))
+        noise = DISTURBANCE["scalars"] * torch.randn(TOURNAMENT[0].starts, *start.shape, generator=draw, dtype=torch.float64)
+        noise[..., scalars.ON_GRAM] /= sampled_spectrum(setting.distribution).lmax
+        return {"scalars": start + noise}
+    edges, nodes, eigenvectors = setting.distribution.edges, setting.nodes, setting.task == EIGENVECTORS
+    weights = random_weights(setting.model, setting.layers, edges, nodes, eigenvectors, draw)
+    if setting.init == "random":
+        return weights
+    numbers = _corollary_7(setting) if eigenvectors else scalars.from_program(lemma(setting).program(setting.layers))
+    built = _matrices(numbers.float(), setting.model, edges, nodes)
+    return {
+        name: built[name] + DISTURBANCE["matrices"] * torch.randn(w.shape, generator=draw) if name in built else w
+        for name, w in weights.items()
+    }
+
+
+def _corollary_7(setting: Setting) -> Float[Tensor, "layers 10"]:
+    """``Phi <- Phi - L Phi / lmax`` in every layer: subspace iteration for the smallest eigenvectors, normalised by
+    columns.
+    """
+    numbers = torch.zeros(setting.layers, scalars.WIDTH)
+    numbers[:, [4, 7]] = -1 / sampled_spectrum(setting.distribution).lmax
+    return numbers
+
+
+def _matrices(numbers: Float[Tensor, "layers 10"], model: str, edges: int, nodes: int) -> dict[str, Tensor]:
+    """Multiples of the identity written out, for the dense or the efficient model."""
+    layers, width = len(numbers), 2 * nodes
+    blocks = {
+        name: torch.stack([torch.kron(row.view(2, 2).contiguous(), torch.eye(nodes)) for row in part])
+        for name, part in (("skip", numbers[:, :4]), ("value", numbers[:, 4:8]))
+    }
+    blocks |= {name: torch.zeros(layers, width, width) for name in ("query", "key")}
+    alphas = {"value": numbers[:, 9], "query": torch.ones(layers), "key": torch.ones(layers), "skip": numbers[:, 8]}
+    if model == "efficient":
+        return blocks | {"alphas": torch.stack([alphas[name] for name in ("value", "query", "key", "skip")], dim=-1)}
+    return {
+        name: torch.stack(
+            [torch.block_diag(a * torch.eye(edges), b) for a, b in zip(alphas[name], blocks[name], strict=True)]
+        )
+        for name in blocks
+    }

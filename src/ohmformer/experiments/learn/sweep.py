@@ -1,0 +1,119 @@
+"""Many settings, each once: on this machine's processors, or on a Ray cluster by its address.
+
+A job is a setting and a number of steps; its result is a JSON file. What is there already is not computed again, and what
+was interrupted on this machine continues from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ohmformer.experiments.learn.setting import Setting
+from ohmformer.graph.files import whole_file
+
+
+@dataclass(frozen=True)
+class Job:
+    """A setting to be trained for some steps."""
+
+    setting: Setting
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """Setting and steps in a file name."""
+        return f"{self.setting.name}-{self.steps}"
+
+
+def run_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    cluster: str | None = None,
+    workers: int = 2,
+    watch: Callable[[str, int, int], None] | None = None,
+) -> dict[Job, dict[str, Any]]:
+    """The results of all jobs, from ``folder`` where they are there and computed where not.
+
+    ``cluster`` is the address of a Ray cluster, or ``"local"`` to start one here; without, ``workers`` processes are used.
+    ``watch`` is told the name of a job that is finished, how many are, and of how many.
+    """
+    results = {job: found for job in jobs if (found := _read(job, folder)) is not None}
+    waiting = [job for job in dict.fromkeys(jobs) if job not in results]
+    waiting.sort(key=lambda job: job.steps * job.setting.layers * (job.setting.model == "dense") + 1, reverse=True)
+    if watch is not None:
+        watch("", len(results), len(results) + len(waiting))
+    finished = (
+        ()
+        if not waiting
+        else _on_processes(waiting, folder, workers)
+        if cluster is None
+        else _on_ray(waiting, cluster, workers)
+    )
+    for job, result in finished:
+        with whole_file(folder / f"{job.name}.json") as temporary:
+            temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        results[job] = result
+        if watch is not None:
+            watch(job.name, len(results), len(set(jobs)))
+    return {job: results[job] for job in jobs}
+
+
+def run_one(setting: dict[str, Any], steps: int, folder: str | None) -> dict[str, Any]:
+    """Train one job, in plain types so that it can be sent anywhere; with a folder it can be interrupted."""
+    import torch
+
+    from ohmformer.experiments.learn.train import train
+
+    torch.set_num_threads(1)
+    place = None if folder is None else Path(folder)
+    return train(Setting(**setting), steps=steps, folder=place, resume=place is not None).as_dict()
+
+
+def _read(job: Job, folder: Path) -> dict[str, Any] | None:
+    path = folder / f"{job.name}.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["setting"] != job.setting.as_dict() or found["steps"] != job.steps:
+        raise ValueError(f"expected the result of {job.name} in {path}, got that of another setting")
+    return found
+
+
+def _on_processes(jobs: list[Job], folder: Path, workers: int) -> Iterator[tuple[Job, dict[str, Any]]]:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running = {
+            pool.submit(run_one, job.setting.as_dict(), job.steps, str(folder / "checkpoints" / job.name)): job
+            for job in jobs
+        }
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def _on_ray(jobs: list[Job], address: str, workers: int) -> Iterator[tuple[Job, dict[str, Any]]]:
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("expected ray to be installed for --cluster, it is not; pip install ohmformer[cluster]") from error
+    started = not ray.is_initialized()
+    if started:
+        here = {"num_cpus": workers, "include_dashboard": False}
+        where: dict[str, Any] = here if address == "local" else {"address": address}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=3)(run_one)
+        running = {remote.remote(job.setting.as_dict(), job.steps, None): job for job in jobs}
+        while running:
+            (done,), _ = ray.wait(list(running), num_returns=1)
+            yield running.pop(done), ray.get(done)
+    finally:
+        if started:
+            ray.shutdown()

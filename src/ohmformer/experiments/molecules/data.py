@@ -1,0 +1,139 @@
+"""From tables of molecules to the three splits that a run trains, validates and tests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer.experiments.molecules.batches import Split
+from ohmformer.experiments.molecules.config import RunConfig
+from ohmformer.experiments.molecules.encodings import keep
+from ohmformer.experiments.molecules.sources import Tables
+from ohmformer.experiments.molecules.table import ACCESSIBILITY, LOGP, NETWORKX_RING, RING, MoleculeTable
+
+
+@dataclass(frozen=True)
+class Target:
+    """How to make the target from the parts of a table: a sum of standardised columns, in units of ``unit``."""
+
+    center: Float[Tensor, " parts"]
+    spread: Float[Tensor, " parts"]
+    ring: int | None
+    """The column of rings of a penalised logP; None for a column of numbers."""
+
+    @classmethod
+    def of(cls, train: MoleculeTable, ring: int | None) -> Target:
+        """Standardised on these molecules; parts that are the same for all of them count nothing."""
+        parts = _parts(train, ring)
+        if not bool(parts.isfinite().all()):
+            raise ValueError("expected finite targets, got some that are not")
+        spread = parts.std(0, correction=0)
+        return cls(parts.mean(0), torch.where(spread > 1e-12, spread, torch.inf), ring)
+
+    @property
+    def unit(self) -> float:
+        """What an error of one is in the target's own units."""
+        return 1.0 if self.ring is not None else float(self.spread[0])
+
+    def values(self, table: MoleculeTable, ring: int | None = None) -> Float[Tensor, " molecules"]:
+        """The targets of some molecules, by another column of rings if one is given."""
+        return ((_parts(table, ring or self.ring) - self.center) / self.spread).sum(1).float()
+
+
+def _parts(table: MoleculeTable, ring: int | None) -> Float[Tensor, "molecules parts"]:
+    parts = table.parts.double()
+    if ring is None:
+        return parts
+    return torch.stack([parts[:, LOGP], -parts[:, ACCESSIBILITY], -(parts[:, ring] - 6).clamp(min=0)], dim=1)
+
+
+class RunData:
+    """The splits of a run, made when they are asked for, so that the test molecules are read once, at the end."""
+
+    def __init__(self, config: RunConfig, tables: Tables) -> None:
+        self.config = config
+        ring = {"smallest": RING, "networkx": NETWORKX_RING}[config.rings] if tables.train.parts.shape[1] > 1 else None
+        used = tables.train.atom.long().unique().tolist()
+        self.labels = [tables.train.labels[i] for i in used]
+        self.target = Target.of(tables.train, ring)
+        self.unseen: dict[str, list[str]] = {}
+        """Labels of atoms that training molecules do not have, by split."""
+        self._tables = {"train": tables.train, "valid": tables.valid, "test": tables.test}
+
+    @property
+    def most_nodes(self) -> int:
+        """Atoms of the largest molecule in any split."""
+        return max(int(table.sizes.max()) for table in self._tables.values())
+
+    def table(self, part: str) -> MoleculeTable:
+        """The molecules of a split, atoms in the run's order and by the training molecules' labels."""
+        table, missing = self._tables[part].relabelled(self.labels)
+        if missing:
+            self.unseen[part] = missing
+        if self.config.order == "shuffled":
+            table = table.renumbered(depth_first(table, torch.Generator().manual_seed(len(table))))
+        return table
+
+    @cached_property
+    def train_table(self) -> MoleculeTable:
+        """The molecules to train on."""
+        return self.table("train")
+
+    @cached_property
+    def train(self) -> Split:
+        """What to train on."""
+        return self.split(self.train_table)
+
+    @cached_property
+    def valid(self) -> Split:
+        """What to validate on."""
+        return self.split(self.table("valid"))
+
+    def split(self, table: MoleculeTable) -> Split:
+        """With targets, and with what the encoding keeps."""
+        return Split(table, self.target.values(table), *keep(self.config, table))
+
+    def relabelled(self, table: MoleculeTable, draw: torch.Generator, kept: Split | None = None) -> Split:
+        """Every molecule's atoms numbered at random; ``kept`` is the split whose encoding can be moved along."""
+        permutation = uniform(table, draw)
+        renumbered = table.renumbered(permutation)
+        if kept is None:
+            return self.split(renumbered)
+        to = torch.repeat_interleave(table.node_start[:-1], table.sizes) + permutation
+        moved = {name: torch.empty_like(x).index_copy_(0, to, x) for name, x in kept.per_node.items()}
+        return Split(renumbered, kept.y, moved, kept.per_molecule)
+
+
+def uniform(table: MoleculeTable, draw: torch.Generator) -> Int[Tensor, " nodes"]:
+    """A random permutation of every molecule's atoms."""
+    owner = torch.repeat_interleave(torch.arange(len(table)), table.sizes)
+    order = torch.argsort(owner + torch.rand(len(owner), generator=draw, dtype=torch.float64))
+    rank = torch.empty_like(order).scatter(0, order, torch.arange(len(order)))
+    return rank - table.node_start[owner]
+
+
+def depth_first(table: MoleculeTable, draw: torch.Generator) -> Int[Tensor, " nodes"]:
+    """Every molecule's atoms as a SMILES from a random atom would number them: depth first, branches in random order."""
+    shuffle = uniform(table, draw).tolist()
+    permutation: list[int] = []
+    starts, bonds, ends = table.node_start.tolist(), table.bond_start.tolist(), table.ends.t().tolist()
+    for m in range(len(table)):
+        size, rank = starts[m + 1] - starts[m], shuffle[starts[m] : starts[m + 1]]
+        neighbours: list[list[int]] = [[] for _ in range(size)]
+        for u, v in ends[bonds[m] : bonds[m + 1]]:
+            neighbours[u].append(v)
+            neighbours[v].append(u)
+        number: dict[int, int] = {}
+        for start in sorted(range(size), key=rank.__getitem__):
+            stack = [start]
+            while stack:
+                node = stack.pop()
+                if node not in number:
+                    number[node] = len(number)
+                    stack += sorted(neighbours[node], key=rank.__getitem__)
+        permutation += [number[node] for node in range(size)]
+    return torch.tensor(permutation, dtype=torch.int64)

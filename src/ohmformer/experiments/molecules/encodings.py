@@ -1,0 +1,253 @@
+"""All encodings behind one door: what they keep of every molecule, and what they give to a backbone in every step.
+
+``keep`` computes once, for all molecules of a split, what does not change in training. An ``Encoding`` turns a batch into
+numbers per atom and, if it has any, per edge. They leave with mean 0 and spread 1: by fixed factors that are measured before
+training, or by a batch norm where columns move in training and tell atoms apart by small differences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ohmformer.encoding.pe import LinearTransformerPE
+from ohmformer.encoding.pretrain import GraphTable, Settings, node_targets, pretrain
+from ohmformer.encoding.spectral import channels, spectra
+from ohmformer.experiments.molecules.batches import Batch, Split
+from ohmformer.experiments.molecules.config import RunConfig
+from ohmformer.experiments.molecules.norm import ResidualNorm
+from ohmformer.experiments.molecules.table import MoleculeTable, spans
+
+EPS = 1e-7
+"""Added to the variance of learned columns: walks of odd length differ by a thousandth among most atoms."""
+PART = 1000
+"""Molecules that ``keep`` takes at a time."""
+
+
+class Encoding(nn.Module):
+    """Numbers per atom and per edge of a batch; this one gives none."""
+
+    node_columns = 0
+    edge_columns = 0
+
+    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor | None, Tensor | None]:
+        """``(nodes, node_columns)`` and ``(edges, edge_columns)``, or None; ``draw`` is for whatever is random in it."""
+        return None, None
+
+    def calibrate(self, split: Split) -> None:
+        """Measure the factors that standardise it."""
+
+
+class Standardize(nn.Module):
+    """``(x - center) / spread`` with factors that are measured once."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.center: Tensor
+        self.spread: Tensor
+        self.register_buffer("center", torch.zeros(columns))
+        self.register_buffer("spread", torch.ones(columns))
+
+    def measure(self, x: Float[Tensor, "rows columns"]) -> None:
+        """Set the factors to mean and spread of x."""
+        self.center.copy_(x.mean(0))
+        self.spread.copy_(x.std(0).clamp(min=1e-4))
+
+    def forward(self, x: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+        """Apply them."""
+        return (x - self.center) / self.spread
+
+
+class _Standardized(Encoding):
+    """An encoding whose raw columns are standardised by fixed factors."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.node_columns = columns
+        self.scale = Standardize(columns)
+
+    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, None]:
+        return self.scale(self.raw(batch, draw)), None
+
+    @torch.no_grad()
+    def calibrate(self, split: Split) -> None:
+        batch = split.take(torch.arange(min(len(split), 2 * PART)))
+        self.scale.measure(self.raw(batch, torch.Generator().manual_seed(0)))
+
+
+class Kept(_Standardized):
+    """Columns that were computed once; with ``signs``, every molecule's columns have random signs in training."""
+
+    def __init__(self, columns: int, *, signs: bool = False) -> None:
+        super().__init__(columns)
+        self.signs = signs
+
+    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
+        """The columns."""
+        x = batch.per_node["columns"]
+        if self.signs and self.training:
+            sign = 2 * torch.randint(0, 2, (len(batch.sizes), x.shape[1]), generator=draw) - 1
+            x = x * sign.to(x)[batch.owner]
+        return x
+
+
+class Learned(_Standardized):
+    """A linear Transformer on the batch's graphs, whatever its start."""
+
+    def __init__(self, model: LinearTransformerPE) -> None:
+        super().__init__(model.dim)
+        self.model = model
+
+    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
+        """The layers of appendix E."""
+        edges = torch.stack([batch.source, batch.target])
+        features = None if self.model.in_features is None else _one_hot(batch.atom, self.model.in_features)
+        fresh = draw if self.model.phi0 == "random" and self.training else None
+        return self.model(edges, batch=batch.owner, num_nodes=len(batch.atom), x=features, generator=fresh)
+
+
+class LearnedSpectral(Encoding):
+    """The ``diagonal`` start by eigenvalues that were kept, read at nodes and, with ``pairs``, at their neighbours."""
+
+    def __init__(self, model: LinearTransformerPE, *, pairs: bool) -> None:
+        super().__init__()
+        self.node_columns, self.edge_columns = model.dim, model.hidden if pairs else 0
+        self.model = model
+        self.norm = ResidualNorm(model.dim, eps=EPS)
+        self.edge_norm = ResidualNorm(model.hidden, eps=EPS) if pairs else None
+        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: a group either walks or waits, and
+        # channels do not see each other yet
+        layer, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
+        with torch.no_grad():
+            model.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(model.groups, 8))
+            model.key.zero_()
+            model.value.copy_(-(layer[:, None] * model.hidden <= channel * model.groups).float())
+            model.readout.copy_(torch.eye(model.dim))
+
+    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """What the channels are at nodes and edges, normalised."""
+        node, edge = self.raw(batch)
+        zero = node.new_zeros(1)
+        return self.norm(node, zero), None if self.edge_norm is None else self.edge_norm(edge, zero)
+
+    def raw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """``p`` on eigenvalues, then what it is at nodes and edges."""
+        width = int(batch.sizes.max())
+        vectors, values = batch.per_node["vectors"][:, :width], batch.per_molecule["values"][:, :width]
+        p = channels(self.model, values, batch.sizes, restore=True)
+        node = _by_molecule(vectors.square(), batch.owner, batch.sizes, p) @ self.model.readout.mT
+        if self.edge_norm is None:
+            return node, None
+        product = vectors.index_select(0, batch.source) * vectors.index_select(0, batch.target)
+        owner = batch.owner[batch.target]
+        return node, _by_molecule(product, owner, torch.bincount(owner, minlength=len(batch.sizes)), p)
+
+
+def _by_molecule(
+    rows: Float[Tensor, "rows width"], owner: Tensor, counts: Tensor, p: Float[Tensor, "molecules width channels"]
+) -> Float[Tensor, "rows channels"]:
+    """Each row times the matrix of its molecule, by one batched product."""
+    most = int(counts.max())
+    first = counts.cumsum(0) - counts
+    slot = torch.arange(len(rows), device=rows.device) - first[owner] + owner * most
+    dense = rows.new_zeros(len(counts) * most, rows.shape[1]).index_copy_(0, slot, rows)
+    return (dense.view(len(counts), most, -1) @ p).flatten(0, 1).index_select(0, slot)
+
+
+def _one_hot(atom: Tensor, labels: int) -> Tensor:
+    return nn.functional.one_hot(atom, labels + 1)[:, :labels].float()
+
+
+# ---------------------------------------------------------------------------------------------------- by name
+
+
+def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
+    """The encoding of a run."""
+    if config.encoding == "none":
+        return Encoding()
+    if config.encoding == "lappe":
+        return Kept(config.columns, signs=True)
+    if not config.encoding.startswith("lt-"):
+        columns = {"rwse": config.walk, "resistance": 2, "resistive-embedding": config.columns, "heat": 6}
+        return Kept(columns[config.encoding])
+    start = config.encoding.removeprefix("lt-")
+    shape: dict[str, Any] = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
+    if start in ("diagonal", "pairs"):
+        model = LinearTransformerPE(config.channels, hidden=config.channels, phi0="diagonal", **shape)
+        return LearnedSpectral(model, pairs=start == "pairs")
+    if start == "index":
+        return Learned(
+            LinearTransformerPE(config.columns, phi0="index", evolve=True, degrees="l1", max_nodes=most_nodes, **shape)
+        )
+    features = atoms if start == "features" else None
+    return Learned(LinearTransformerPE(config.columns, phi0=start, in_features=features, **shape))
+
+
+def keep(config: RunConfig, table: MoleculeTable) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What the encoding of a run keeps of every atom and of every molecule, by name."""
+    if config.encoding in ("none", "lt-index", "lt-random", "lt-features"):
+        return {}, {}
+    parts = [_keep_part(config, *_graphs(table, which)) for which in torch.arange(len(table)).split(PART)]
+    if "values" in parts[0]:
+        width = max(part["values"].shape[1] for part in parts)
+        values, vectors = (
+            torch.cat([nn.functional.pad(part[name], (0, width - part[name].shape[1])) for part in parts])
+            for name in ("values", "vectors")
+        )
+        return {"vectors": vectors}, {"values": values}
+    return {"columns": torch.cat([part["columns"] for part in parts])}, {}
+
+
+def _graphs(table: MoleculeTable, which: Tensor) -> tuple[Tensor, Tensor]:
+    """Edges and owners of some molecules side by side."""
+    sizes, bonds = table.sizes[which], (table.bond_start[which + 1] - table.bond_start[which])
+    first = sizes.cumsum(0) - sizes
+    ends = table.ends[:, spans(table.bond_start, which)].long() + torch.repeat_interleave(first, bonds)
+    return ends, torch.repeat_interleave(torch.arange(len(which)), sizes)
+
+
+def _keep_part(config: RunConfig, ends: Tensor, owner: Tensor) -> dict[str, Tensor]:
+    if config.encoding in ("lt-diagonal", "lt-pairs"):
+        values, vectors = spectra(ends, owner)
+        return {"values": values, "vectors": vectors}
+    if config.encoding == "lappe":
+        return {"columns": node_targets(ends, owner, "eigenvectors", config.columns)}
+    if config.encoding == "rwse":
+        values, vectors = spectra(ends, owner)
+        steps = torch.arange(1, config.walk + 1)
+        returned = (1 - values)[:, :, None] ** steps
+        return {"columns": torch.einsum("nw,nwk->nk", vectors.square(), returned[owner])}
+    from torch_geometric.data import Batch as PyGBatch
+    from torch_geometric.data import Data
+
+    from ohmformer.encoding import transforms
+
+    transform = {
+        "resistance": lambda: transforms.AddResistancePE("pe"),
+        "resistive-embedding": lambda: transforms.AddResistiveEmbeddingPE(config.columns, "pe", config.seed),
+        "heat": lambda: transforms.AddHeatDiagonalPE(attr_name="pe"),
+    }[config.encoding]()
+    graphs = PyGBatch(edge_index=torch.cat([ends, ends.flip(0)], dim=1), batch=owner, num_nodes=len(owner))
+    graphs.ptr = torch.cat([owner.new_zeros(1), torch.bincount(owner).cumsum(0)])
+    assert isinstance(graphs, Data)
+    return {"columns": transform(graphs).pe}
+
+
+def pretrained(encoding: Encoding, config: RunConfig, table: MoleculeTable) -> None:
+    """Train a linear Transformer on eigenvectors or diagonals of the training molecules, in place."""
+    if not config.pretrain or not isinstance(encoding, Learned | LearnedSpectral):
+        return
+    model = encoding.model
+    if model.phi0 == "features":
+        raise ValueError("expected pretrain=0 with lt-features, whose start depends on the labels of atoms")
+    targets = "multi" if model.phi0 == "diagonal" else "eigenvectors"
+    sizes, counts = table.sizes.tolist(), table.bond_start.tolist()
+    ends = table.ends.t().tolist()
+    graphs = ((n, [(u, v) for u, v in ends[a:b]]) for n, a, b in zip(sizes, counts, counts[1:], strict=False))
+    pretrain(model, GraphTable.of(graphs, targets, model.dim), Settings(targets, epochs=config.pretrain, seed=config.seed))

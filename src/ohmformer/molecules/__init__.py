@@ -1,5 +1,0 @@
-"""Molecules as graphs."""
-
-from ohmformer.molecules.smiles import bonds, canonical, read_smiles
-
-__all__ = ["bonds", "canonical", "read_smiles"]

@@ -1,0 +1,1 @@
+"""The engines that solve for potentials, one file each."""

@@ -1,0 +1,91 @@
+"""The gallery shows every construction, what it says is what the code says, and errors stay below the bounds shown."""
+
+import re
+
+import pytest
+import torch
+
+from ohmformer import constructions
+from ohmformer.apps.report.depths import HEAT, INVERSES, depth_tables
+from ohmformer.apps.report.gallery import exhibits, gallery_graph, kinds_of_layers
+from ohmformer.apps.report.svg import draw_bars, draw_layer, similarity_blocks
+from ohmformer.constructions import GramSchmidt, SubspaceIteration
+from ohmformer.constructions.base import Runnable
+from ohmformer.transformer.blocks import Head, Layer, Layout, Program
+
+SHOWN = exhibits()
+
+
+def test_every_construction_of_the_library_is_shown():
+    parts = [part for e in SHOWN for part in (e.construction, *vars(e.construction).values())]
+    classes = {name for name in constructions.__all__ if isinstance(getattr(constructions, name), type)}
+    abstract = {"Construction", "Orthogonalization", "Gap"}
+    assert classes - abstract == {type(part).__name__ for part in parts} & classes
+    assert len({e.slug for e in SHOWN}) == len(SHOWN)
+
+
+@pytest.mark.parametrize("exhibit", SHOWN, ids=lambda e: e.slug)
+def test_errors_are_below_the_bounds_that_are_drawn_up_to_rounding(exhibit):
+    promised = [point for point in exhibit.points if point.bound is not None]
+    assert promised
+    for point in promised:
+        assert point.error <= point.bound * (1 + 1e-6) + 1e-12
+        assert point.printed is None or exhibit.statement.startswith("Lemma")
+    assert min(point.error for point in promised) < 0.1 * max(point.error for point in exhibit.points)
+
+
+@pytest.mark.parametrize("exhibit", SHOWN, ids=lambda e: e.slug)
+def test_the_words_come_from_docstrings_without_doctests_or_roles(exhibit):
+    for words in (exhibit.update, exhibit.bound):
+        assert words
+        assert ">>>" not in words
+        assert not re.search(r":\w+:`", words)
+
+
+@pytest.mark.parametrize("exhibit", SHOWN, ids=lambda e: e.slug)
+def test_the_pictures_show_every_nonzero_block(exhibit):
+    program = exhibit.construction.program(exhibit.depths[-1])
+    kinds = list(kinds_of_layers(program))
+    pictures = list(exhibit.pictures())
+    assert len(pictures) == len(kinds) >= 1
+    for (_, layer), (_, svg) in zip(kinds, pictures, strict=True):
+        grids = sum(2 for _ in layer.heads) + bool(layer.skip)
+        assert svg.count("<svg") == grids
+        assert svg.count("<rect") == grids * len(program.blocks) ** 2
+        nonzero = sum(len(h.value) + len(similarity_blocks(h)) for h in layer.heads) + len(layer.skip)
+        assert svg.count(" from ") == nonzero  # the label reads every block aloud
+
+
+def test_the_similarity_that_is_drawn_is_that_of_the_written_out_matrices():
+    layout = Layout({"a": 3, "b": 3})
+    head = Head(value={}, query={("a", "b"): 2.0}, key={("a", "a"): (1.0, 0.0, -3.0)})
+    written = layout.matrix(head.query).mT @ layout.matrix(head.key)
+    torch.testing.assert_close(layout.matrix(similarity_blocks(head)), written)
+
+
+def test_layers_of_one_pattern_are_drawn_once():
+    first, second = Layer(skip={("a", "a"): 1.0}), Layer(skip={("a", "b"): 1.0})
+    words = [which for which, _ in kinds_of_layers(Program({"a": 1, "b": 1}, [first, second, second, Layer()]))]
+    assert words == ["layer 1", "layers 2 to 3"]
+
+
+def test_names_are_escaped_in_pictures():
+    assert "<b>" not in draw_bars({"<b>": 2.0}, "<b>") + draw_layer(Layer(skip={("<b>", "<b>"): 1.0}), ["<b>"])
+
+
+def test_the_depth_tables_name_the_statements_of_their_classes():
+    text = depth_tables()
+    for (_, label), build in {**INVERSES, **HEAT}.items():
+        assert label.startswith(build.statement)
+        row = re.search(rf"\| {re.escape(label)} \|([\d |]+)\|", text)
+        assert row, label
+        depths = [int(x) for x in row[1].split("|")]
+        assert depths == sorted(depths)  # harder problems need more layers
+    assert "| Lemma 1, gradient descent | 219 | 1140 | 23015 |" in text
+
+
+def test_the_gallerys_graph_is_one_that_can_be_told_apart():
+    graph = gallery_graph()
+    assert graph.num_components == 1
+    assert all(isinstance(e.construction, Runnable) for e in SHOWN)
+    assert {type(e.construction) for e in SHOWN} >= {SubspaceIteration, GramSchmidt}

@@ -1,0 +1,190 @@
+"""The report: everything that is there, nothing from elsewhere, no user's text as code, and a word for what is missing."""
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ohmformer.apps.command_line.main import app
+from ohmformer.apps.report.markdown import Document, Table, to_html
+from ohmformer.apps.report.sections import beside_the_authors, compared_figures, ratios
+from ohmformer.experiments.learn.figures import AUTHORS
+
+ROOT = Path(__file__).parents[3]
+EVIL = "<script>alert(1)</script>"
+
+
+def report(*arguments: object):
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def verification(name: str = "gradient descent") -> dict:
+    row = {"construction": name, "statement": "Lemma 1", "checks": 3, "graphs": 1, "layers": 80, "error": 0.5, "bound": 0.6,
+           "ratio": 0.83, "plain": 1e-15, "dense": 1e-16, "violations": 0}  # fmt: skip
+    return {"seed": 0, "graphs": 1, "rows": [row], "violated": [], "violations": 0, "holds": True}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of this repository's results, with a verification and a training beside them."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "runs" / "learn" / "one").mkdir(parents=True)
+    (folder / "runs" / "verify.json").write_text(json.dumps(verification()))
+    trained = {"steps": 12, "seconds": 3.4, "mean_log_demand": -7.25}
+    (folder / "runs" / "learn" / "one" / "result.json").write_text(json.dumps(trained))
+    (folder / "runs" / "demo").mkdir()
+    shutil.copy(ROOT / "docs" / "circuit.png", folder / "runs" / "demo")
+    done = report("--results", ROOT / "results", "--runs", folder / "runs", "--out", folder / "report.html")
+    assert done.exit_code == 0, done.output
+    return folder / "report.html"
+
+
+def test_the_page_is_well_formed_and_every_link_in_it_arrives(whole: Path):
+    tree = ElementTree.fromstring(whole.read_text().removeprefix("<!DOCTYPE html>\n"))
+    names = [element.get("id") for element in tree.iter() if element.get("id")]
+    assert len(names) == len(set(names)) == 8
+    links = [element.get("href") or "" for element in tree.iter("a")]
+    assert {link[1:] for link in links if link.startswith("#")} == set(names)
+
+
+def test_the_page_holds_everything_it_shows(whole: Path):
+    text = whole.read_text()
+    assert not re.search(r"<(?:script|link|iframe|object|embed)\b", text)
+    assert set(re.findall(r'\bsrc="([^":]+:[^;"]+)', text)) <= {"data:image/svg+xml", "data:image/png"}
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_every_result_is_on_the_page(whole: Path):
+    text = whole.read_text()
+    for path in (ROOT / "results").glob("*.md"):
+        assert to_html(Document.read(path).title)[3:-5] in text, path.name
+    assert "no violation" in text
+    assert "-7.25" in text
+    assert text.count("<svg") >= 17  # a plot for every construction, and the ratios
+    assert "test_lemma_4_value_matrix" in text  # errata name their tests
+
+
+def test_figure_1_stands_beside_the_authors_numbers(whole: Path):
+    section = compared_figures([Document.read(ROOT / "results" / "fig1-standard.md")])
+    for values in AUTHORS.values():
+        for depth in values:
+            assert f"{values[depth]:.2f}" in section.html
+    assert section.missing == ("ohmformer reproduce fig2", "ohmformer reproduce fig3")
+
+
+def test_differences_to_the_authors_are_ours_minus_theirs():
+    table = Table(
+        ["task", "graphs", "start", "measured", "1", "3"],
+        [["electric", "csl", "random", "log frobenius", "-1.00", ""],
+         ["electric", "csl", "random", "log frobenius, the authors'", "-0.50", "-2.00"]],
+    )  # fmt: skip
+    compared = beside_the_authors(table)
+    assert compared is not None
+    assert compared.rows[2] == ["electric", "csl", "log frobenius", "difference", "-0.50", ""]
+    assert beside_the_authors(Table(["a", "b"], [["1", "2"]])) is None
+
+
+def test_ratios_are_read_from_tables_that_have_them():
+    header = ["question", "ours", "instead", "ours takes", "instead takes", "ratio"]
+    rows = [["all pairs", "x", "`numpy`", "1 s", "5 s", "5.0"], ["grid", "y", "", "16 s", "", ""]]
+    assert dict(ratios(Table(header, rows))) == {"all pairs: against numpy": 5.0}
+    assert list(ratios(Table(["layers", "ratio"], [["3", "1.5"]]))) == []
+
+
+def test_what_is_missing_says_which_command_makes_it(tmp_path: Path):
+    done = report("--results", tmp_path / "none", "--runs", tmp_path / "nothing", "--out", tmp_path / "report.html")
+    assert done.exit_code == 0
+    text = (tmp_path / "report.html").read_text()
+    for command in (
+        "verify --out",
+        "demo --out",
+        "reproduce fig1",
+        "reproduce fig2",
+        "reproduce fig3",
+        "reproduce table2",
+        "learn",
+    ):
+        assert re.search(rf"Nothing here yet: <code>ohmformer {command}", text), command
+        assert f"not in the report yet: ohmformer {command}" in done.stderr
+    assert "make bench" in text
+
+
+def test_no_text_of_a_result_becomes_markup(tmp_path: Path):
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    results.mkdir()
+    (runs / "learn" / EVIL.replace("/", "_")).mkdir(parents=True)
+    (results / "bad.md").write_text(
+        f"# {EVIL}\n\n{EVIL} <img src=x onerror=alert(1)>\n\n[click](javascript:alert(1)) ![p](../secret.png) ![q](http://x/y.png)\n\n"
+        f"| question | instead | ratio |\n|---|---|---|\n| {EVIL} | {EVIL} | 3 |\n"
+    )
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (results / "drawn.svg").write_text(f"<svg xmlns='http://www.w3.org/2000/svg'>{EVIL}</svg>")
+    (results / "table2.md").write_text("# Table 2\n\n![ok](drawn.svg)\n")
+    (runs / "verify.json").write_text(json.dumps(verification(EVIL)))
+    (runs / "learn" / EVIL.replace("/", "_") / "result.json").write_text("{}")
+    assert report("--results", results, "--runs", runs, "--out", tmp_path / "report.html").exit_code == 0
+    text = (tmp_path / "report.html").read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "<img src=x" not in text
+    assert 'href="javascript' not in text
+    assert "c2VjcmV0" not in text  # the secret in base64
+    assert "http://x/y.png" not in text
+    assert text.count('src="data:image/svg+xml') == 1  # a picture in an img runs no script
+    ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "expected JSON"),
+        ("[1]", "expected a JSON object"),
+        ('{"rows": [{}]}', "expected what `ohmformer verify --out` writes"),
+    ],
+)
+def test_a_broken_input_is_one_sentence_and_leaves_the_old_report(tmp_path: Path, content: str, said: str):
+    (tmp_path / "verify.json").write_text(content)
+    (tmp_path / "report.html").write_text("old")
+    done = report("--results", tmp_path, "--runs", tmp_path, "--out", tmp_path / "report.html")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
+    assert (tmp_path / "report.html").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "verify.json"]
+
+
+def test_only_html_is_written(tmp_path: Path):
+    done = report("--out", tmp_path / "report.pdf")
+    assert done.exit_code == 2
+    assert "expected an output file of type .html, got report.pdf" in done.stderr
+
+
+def test_a_browser_shows_it_on_a_phone_and_in_the_dark_asking_nobody(whole: Path):
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium on this machine: the browser test of the report is skipped")
+    from playwright.sync_api import sync_playwright
+
+    asked: list[str] = []
+    colours = {}
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
+            page.on("request", lambda request: asked.append(request.url))
+            page.goto(whole.as_uri())
+            colours[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390  # nothing sticks out
+            assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
+        page.emulate_media(media="print")
+        heights = page.evaluate("[...document.querySelectorAll('details table')].map(t => t.getBoundingClientRect().height)")
+        assert min(heights, default=0) > 0  # what is folded on screen is printed
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colours["light"]
+        browser.close()
+    assert colours["light"] != colours["dark"]
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []

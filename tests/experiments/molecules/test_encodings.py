@@ -1,0 +1,131 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.transforms import AddRandomWalkPE
+
+from ohmformer.encoding.pe import LinearTransformerPE
+from ohmformer.encoding.spectral import channels, spectra
+from ohmformer.experiments.molecules.config import ENCODINGS, RunConfig
+from ohmformer.experiments.molecules.data import RunData
+from ohmformer.experiments.molecules.encodings import build, keep, pretrained
+from ohmformer.experiments.molecules.model import MoleculeModel
+from ohmformer.experiments.molecules.sources import Tables
+
+FREE = [name for name in ENCODINGS if name not in ("lt-index", "lt-random", "lappe", "resistive-embedding")]
+"""Encodings that do not read how atoms are numbered."""
+
+
+def _encoded(config: RunConfig, data: RunData, table):
+    split = data.split(table)
+    encoding = build(config, len(data.labels), data.most_nodes).eval()
+    encoding.calibrate(data.train)
+    batch = split.take(torch.arange(len(split)))
+    return batch, encoding(batch, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "none"])
+def test_every_encoding_gives_finite_numbers_per_atom(name: str, small: RunConfig, tables: Tables):
+    config = replace(small, encoding=name)
+    data = RunData(config, tables)
+    batch, (node, edge) = _encoded(config, data, data.table("valid"))
+    assert node is not None
+    assert node.shape == (len(batch.atom), build(config, len(data.labels), data.most_nodes).node_columns)
+    assert bool(node.isfinite().all())
+    assert (edge is not None) == (name == "lt-pairs")
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_predictions_of_order_free_encodings_do_not_change_when_atoms_are_renumbered(
+    name: str, small: RunConfig, tables: Tables
+):
+    config = replace(small, encoding=name)
+    data = RunData(config, tables)
+    model = MoleculeModel(config, len(data.labels), data.most_nodes).eval()
+    model.encoding.calibrate(data.train)
+    table = data.table("valid")
+    every = torch.arange(len(table))
+    draws = [torch.Generator().manual_seed(0) for _ in range(2)]
+    with torch.no_grad():
+        before = model(data.split(table).take(every), draws[0])
+        after = model(data.relabelled(table, torch.Generator().manual_seed(1)).take(every), draws[1])
+    assert torch.allclose(before, after, atol=2e-4)
+
+
+def test_predictions_of_lt_index_do_change(small: RunConfig, tables: Tables):
+    config = replace(small, encoding="lt-index")
+    data = RunData(config, tables)
+    model = MoleculeModel(config, len(data.labels), data.most_nodes).eval()
+    model.encoding.calibrate(data.train)
+    table = data.table("valid")
+    every = torch.arange(len(table))
+    with torch.no_grad():
+        before = model(data.split(table).take(every), torch.Generator())
+        after = model(data.relabelled(table, torch.Generator().manual_seed(1)).take(every), torch.Generator())
+    assert float((before - after).abs().max()) > 1e-3
+
+
+def test_moving_what_is_kept_is_the_same_as_computing_it_anew(small: RunConfig, tables: Tables):
+    config = replace(small, encoding="rwse")
+    data = RunData(config, tables)
+    table = data.table("valid")
+    moved, anew = (data.relabelled(table, torch.Generator().manual_seed(1), kept) for kept in (data.split(table), None))
+    assert torch.allclose(moved.per_node["columns"], anew.per_node["columns"], atol=1e-6)
+
+
+def test_random_walks_are_pyg_s(small: RunConfig, table):
+    config = replace(small, encoding="rwse", walk=9)
+    columns = keep(config, table)[0]["columns"]
+    start = table.node_start
+    for m in range(len(table)):
+        ends = table.rows(torch.tensor([m])).ends.long()
+        graph = Data(edge_index=torch.cat([ends, ends.flip(0)], dim=1), num_nodes=int(table.sizes[m]))
+        theirs = AddRandomWalkPE(9, "pe")(graph).pe
+        assert torch.allclose(columns[start[m] : start[m + 1]], theirs, atol=1e-5)
+
+
+def test_the_eigenvalue_engine_gives_what_the_layers_give(split):
+    batch = split.take(torch.arange(len(split)))
+    edges = torch.stack([batch.source, batch.target])
+    model = LinearTransformerPE(5, hidden=7, groups=2, loops=4, seed=3)
+    values, vectors = spectra(edges, batch.owner)
+    p = channels(model, values, batch.sizes)
+    diagonal = torch.einsum("nw,nwc->nc", vectors.square(), p[batch.owner]) @ model.readout.mT
+    assert torch.allclose(diagonal, model(edges, batch=batch.owner, num_nodes=len(batch.owner)), atol=1e-5)
+
+
+def test_lt_diagonal_starts_as_a_random_walk(small: RunConfig, tables: Tables):
+    config = replace(small, channels=6, groups=6)
+    data = RunData(config, tables)
+    encoding = build(config, len(data.labels), data.most_nodes)
+    batch = data.valid.take(torch.arange(6))
+    raw = encoding.raw(batch)[0]  # pyright: ignore
+    walks = keep(replace(config, encoding="rwse", walk=6), data.table("valid"))[0]["columns"]
+    assert torch.allclose(raw, walks, atol=1e-4)
+
+
+def test_laplacian_eigenvectors_have_random_signs_in_training_only(small: RunConfig, tables: Tables):
+    config = replace(small, encoding="lappe")
+    data = RunData(config, tables)
+    encoding = build(config, len(data.labels), data.most_nodes)
+    batch = data.valid.take(torch.arange(6))
+    raw = [encoding.train(mode)(batch, torch.Generator().manual_seed(2))[0] for mode in (True, False, False)]
+    assert torch.equal(raw[1], raw[2])
+    assert not torch.equal(raw[0], raw[1])
+    assert torch.equal(raw[0].abs(), raw[1].abs())
+
+
+@pytest.mark.parametrize("name", ["lt-index", "lt-random", "lt-diagonal"])
+def test_pretraining_changes_the_linear_transformer(name: str, small: RunConfig, tables: Tables):
+    config = replace(small, encoding=name, pretrain=1)
+    data = RunData(config, tables)
+    encoding = build(config, len(data.labels), data.most_nodes)
+    before = [p.detach().clone() for p in encoding.parameters()]
+    pretrained(encoding, config, data.train_table)
+    assert any(not torch.equal(a, b) for a, b in zip(before, encoding.parameters(), strict=True))
+
+
+def test_our_encoding_is_less_than_two_percent_of_the_full_model():
+    counts = MoleculeModel(RunConfig(encoding="lt-pairs", width=128, groups=16, loops=1), 20, 38).parameter_counts()
+    assert counts["encoding_parameters"] < 0.02 * counts["parameters"]

@@ -1,0 +1,224 @@
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from torch_geometric.data import Batch, Data
+
+from ohmformer import Graph, exact
+from ohmformer.graph.families import FAMILIES, disjoint, family, zoo
+from tests.strategies import graphs
+
+
+def triangle(**weights) -> Graph:
+    return Graph.from_edges([(0, 1), (1, 2), (2, 0)], **weights)
+
+
+@given(graphs())
+def test_laplacian_is_incidence_times_its_transpose(g):
+    b = g.incidence()
+    torch.testing.assert_close(g.laplacian(), b @ b.T)
+    torch.testing.assert_close(g.sparse_laplacian().to_dense(), b @ b.T)
+
+
+@given(graphs())
+def test_laplacian_equals_networkx(g):
+    theirs = nx.laplacian_matrix(_with_conductance(g), weight="conductance").toarray()
+    np.testing.assert_allclose(g.laplacian().numpy(), theirs, rtol=1e-12, atol=1e-12)
+
+
+def _with_conductance(g: Graph) -> nx.MultiGraph:
+    other = g.to_networkx()
+    for _, _, data in other.edges(data=True):
+        data["conductance"] = 1 / data["resistance"]
+    return other
+
+
+@given(graphs())
+def test_projector_is_the_projection_onto_the_range_of_the_laplacian(g):
+    laplacian, p = g.laplacian().numpy(), g.projector().numpy()
+    u, s, _ = np.linalg.svd(laplacian)
+    inside = u[:, s > 1e-9 * s.max()]
+    np.testing.assert_allclose(p, inside @ inside.T, atol=1e-9)
+    x = torch.randn(g.num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(g.center(x), g.projector() @ x)
+
+
+@given(graphs())
+def test_spectral_bounds_enclose_every_nonzero_eigenvalue(g):
+    values = np.linalg.eigvalsh(g.laplacian().numpy())
+    values = values[g.num_components :]
+    bounds = g.spectral_bounds()
+    assert bounds.lmin <= values.min() * (1 + 1e-9)
+    assert bounds.lmax >= values.max() * (1 - 1e-9)
+
+
+def test_spectral_bounds_are_exact_on_one_edge():
+    bounds = Graph.from_edges([(0, 1)], resistance=[4.0]).spectral_bounds()
+    assert (bounds.lmin, bounds.lmax) == (0.5, 0.5)
+
+
+def test_spectral_bounds_take_the_least_of_parallel_resistances_whatever_their_order():
+    for resistance in ([1.0, 9.0], [9.0, 1.0]):
+        g = Graph.from_edges([(0, 1), (1, 0)], resistance=resistance)
+        assert g.spectral_bounds().lmin <= exact.spectrum(g).lmin
+
+
+# ------------------------------------------------------------------------------------------------ special graphs
+
+
+def test_parallel_edges_add_conductance_and_stay_edges():
+    g = Graph.from_edges([(0, 1), (1, 0)], resistance=[1.0, 3.0])
+    assert g.num_edges == 2
+    assert g.laplacian()[0, 0] == pytest.approx(1 + 1 / 3)
+
+
+def test_self_loops_are_dropped_and_counted():
+    g = Graph.from_edges([(0, 0), (0, 1), (1, 1)], resistance=[1.0, 2.0, 3.0])
+    assert (g.num_edges, g.self_loops_dropped, g.resistance.tolist()) == (1, 2, [2.0])
+    assert "self_loops_dropped=2" in repr(g)
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 3])
+def test_graphs_without_edges_are_ordinary(nodes):
+    g = Graph.from_edges([], num_nodes=nodes)
+    assert (g.num_components, g.num_edges) == (nodes, 0)
+    assert g.laplacian().shape == (nodes, nodes)
+    assert g.incidence().shape == (nodes, 0)
+    assert exact.pinv(g).abs().sum() == 0
+    torch.testing.assert_close(exact.heat(g, 1.0), torch.eye(nodes, dtype=torch.float64))
+    assert not exact.eigenvectors(g, 2).mask.any()
+    assert g.spectral_bounds().condition == 1
+
+
+def test_isolated_nodes_are_components_of_their_own():
+    g = Graph.from_edges([(0, 1)], num_nodes=3)
+    assert g.num_components == 2
+    assert g.projector()[2].abs().sum() == 0
+
+
+# ------------------------------------------------------------------------------------------------ converters
+
+
+def test_conductance_is_one_over_resistance():
+    torch.testing.assert_close(
+        triangle(conductance=[1.0, 2.0, 4.0]).laplacian(), triangle(resistance=[1.0, 0.5, 0.25]).laplacian()
+    )
+
+
+def test_pyg_pairs_are_folded_to_single_edges():
+    index = torch.tensor([[0, 1, 1, 2, 2], [1, 0, 2, 1, 2]])
+    data = Data(edge_index=index, num_nodes=4, edge_weight=torch.tensor([2.0, 2.0, 4.0, 4.0, 9.0]))
+    g = Graph.from_pyg(data, conductance="edge_weight")
+    assert (g.num_nodes, g.num_edges, g.self_loops_dropped, g.dtype) == (4, 2, 1, torch.float32)
+    expected = Graph.from_edges([(0, 1), (1, 2)], num_nodes=4, conductance=[2.0, 4.0])
+    torch.testing.assert_close(g.laplacian().double(), expected.laplacian())
+
+
+def test_pyg_batches_keep_their_graphs_apart():
+    ring = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
+    edge = torch.tensor([[0, 1], [1, 0]])
+    g = Graph.from_pyg(Batch.from_data_list([Data(edge_index=ring, num_nodes=3), Data(edge_index=edge, num_nodes=2)]))
+    assert (g.batched, g.num_graphs, g.graph_sizes.tolist()) == (True, 2, [3, 2])
+    torch.testing.assert_close(g.laplacian()[0], triangle().laplacian())
+
+
+def test_pyg_data_with_a_batch_vector_need_not_be_a_batch():
+    index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    g = Graph.from_pyg(Data(edge_index=index, num_nodes=4, batch=torch.tensor([0, 0, 1, 1])))
+    assert (g.batched, g.num_graphs) == (True, 2)
+
+
+def test_scipy_integers_are_summed_as_numbers():
+    matrix = sp.coo_array((np.array([200, 200, 200, 200], dtype=np.uint8), ([0, 0, 1, 1], [1, 1, 0, 0])), shape=(2, 2))
+    assert Graph.from_scipy(matrix, entries="conductance").resistance.tolist() == [1 / 400]
+
+
+@given(graphs())
+def test_centred_demands_are_accepted(g):
+    x = 1e6 * torch.randn(g.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for psi in (g.center(x), g.center(x).float(), (x - g.component_means(x)[g.components]).numpy()):
+        checked = g.check_demands(psi)
+        assert float(g.component_means(checked).abs().max()) <= 1e-9
+
+
+def test_demands_may_be_lists():
+    assert Graph.from_edges([(0, 1)]).check_demands([1.0, -1.0]).tolist() == [[1.0], [-1.0]]
+
+
+def test_pyg_multi_edges_are_kept():
+    index = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])
+    g = Graph.from_pyg(Data(edge_index=index, num_nodes=2), resistance=torch.tensor([1.0, 2.0, 2.0, 1.0]))
+    assert sorted(g.resistance.tolist()) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", [nx.Graph, nx.MultiGraph])
+def test_networkx_graphs_keep_the_order_of_their_nodes(kind):
+    other = kind()
+    other.add_nodes_from(["c", "a", "b"])
+    other.add_edge("a", "b", ohm=2.0)
+    other.add_edge("b", "c", ohm=5.0)
+    g = Graph.from_networkx(other, resistance="ohm")
+    assert g.laplacian()[0, 0] == pytest.approx(0.2)
+    assert g.laplacian()[1, 1] == pytest.approx(0.5)
+
+
+@given(graphs())
+def test_scipy_matrices_round_trip(g):
+    laplacian = g.laplacian().numpy()
+    adjacency = sp.csr_array(np.diag(np.diag(laplacian)) - laplacian)
+    torch.testing.assert_close(Graph.from_scipy(adjacency, entries="conductance").laplacian(), g.laplacian())
+    unit = Graph.from_scipy(adjacency, entries="unit")
+    assert set(unit.resistance.tolist()) == {1.0}
+
+
+@given(graphs())
+def test_networkx_round_trip(g):
+    torch.testing.assert_close(Graph.from_networkx(g.to_networkx(), resistance="resistance").laplacian(), g.laplacian())
+
+
+def test_collate_and_split_are_inverse():
+    parts = [named.graph for named in zoo(0)[:6]]
+    together = Graph.collate(parts)
+    for one, other in zip(together.split(), parts, strict=True):
+        assert torch.equal(one.edge_index, other.edge_index)
+        assert torch.equal(one.resistance, other.resistance)
+    for i, part in enumerate(parts):
+        n = part.num_nodes
+        torch.testing.assert_close(together.laplacian()[i, :n, :n], part.laplacian())
+        torch.testing.assert_close(together.projector()[i, :n, :n], part.projector())
+    torch.testing.assert_close(together.incidence() @ together.incidence().mT, together.laplacian())
+    x = torch.arange(together.num_nodes, dtype=torch.float64)[:, None]
+    assert torch.equal(together.unpad(together.pad(x)), x)
+
+
+def test_pad_carries_gradients():
+    together = Graph.collate([triangle(), Graph.from_edges([(0, 1)])])
+    x = torch.ones(5, 2, requires_grad=True)
+    together.pad(x).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.ones(5, 2))
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_families_are_connected_seeded_and_simple(name):
+    draw = [family(name, 12, generator=torch.Generator().manual_seed(3), spread=2.0) for _ in range(2)]
+    assert torch.equal(draw[0].edge_index, draw[1].edge_index)
+    assert torch.equal(draw[0].resistance, draw[1].resistance)
+    assert draw[0].num_components == 1
+    pairs = draw[0].edge_index.sort(dim=0).values
+    assert torch.unique(pairs, dim=1).shape == pairs.shape
+    assert draw[0].resistance.log().abs().max() <= 2
+
+
+def test_the_zoo_has_forty_graphs_and_disconnected_ones():
+    graphs = zoo(0)
+    assert len(graphs) >= 40
+    assert len({named.name for named in graphs}) == len(graphs)
+    assert any(named.graph.num_components > 2 for named in graphs)
+
+
+def test_disjoint_is_one_graph():
+    g = disjoint(triangle(), triangle())
+    assert (g.batched, g.num_components, g.num_graphs) == (False, 2, 1)
