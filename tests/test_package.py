@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
+import pytest
 import torch
 
 import ohmformer
 from ohmformer import exact
+from ohmformer._moved import MOVED
 from ohmformer.constructions import (
     Chebyshev,
     ChebyshevCubing,
@@ -40,6 +43,16 @@ def test_the_public_surface_is_what_it_says():
     assert len(ohmformer.__all__) <= 30
     for name in ohmformer.__all__:
         assert getattr(ohmformer, name).__doc__
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_modules_are_found_under_their_old_names_with_a_warning(old, new):
+    sys.modules.pop(f"ohmformer.{old}", None)
+    spec = import_module(f"ohmformer.{new}").__spec__
+    with pytest.warns(DeprecationWarning, match=f"ohmformer.{old} has moved to ohmformer.{new}"):
+        found = import_module(f"ohmformer.{old}")
+    assert found is import_module(f"ohmformer.{new}")
+    assert found.__spec__ is spec
 
 
 def test_what_the_gallery_says_of_float64():

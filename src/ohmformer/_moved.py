@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "answer": "solve.answer",
@@ -28,9 +28,7 @@ MOVED = {
 class _Alias(MetaPathFinder, Loader):
     """Finds an old name by importing the new one, and hands back that very module."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """A spec whose ``loader_state`` is the new name, for old names only."""
         package, _, name = fullname.partition(".")
         old = next((old for old in MOVED if name == old or name.startswith(f"{old}.")), None)

@@ -2,6 +2,9 @@
 
 The primal problem is ``min sum_j r_j f_j^2  subject to  B R^{1/2} f = psi``, the dual ``max 2 phi^T psi - phi^T L phi``;
 both optima are the energy ``psi^T L^+ psi``.
+
+Signs are those of physics: a positive demand is current put in, potentials are high there, and current runs downhill. The
+paper's flow, ``f = R^{-1/2} B^T phi``, is the negative of the one here.
 """
 
 from __future__ import annotations
@@ -14,17 +17,17 @@ from ohmformer.graph import Graph
 
 
 def flow(graph: Graph, potentials: Tensor) -> Float[Tensor, "edges demands"]:
-    """The flow along each edge, ``f = R^{-1/2} B^T phi``: on the edge u -> v it is ``(phi_v - phi_u) / r``."""
+    """The current along each edge, ``-R^{-1/2} B^T phi``: on the edge u -> v it is ``(phi_u - phi_v) / r``."""
     tail, head = graph.edge_index
     phi = graph.check_signals(potentials)
-    return (phi[head] - phi[tail]) / graph.resistance[:, None]
+    return (phi[tail] - phi[head]) / graph.resistance[:, None]
 
 
 def divergence(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[Tensor, "nodes demands"]:
-    """What arrives at each node, ``B R^{1/2} f``: the demand that a flow meets."""
+    """What flows out of each node, ``-B R^{1/2} f``: the demand that a flow meets."""
     tail, head = graph.edge_index
-    arrived = flow.new_zeros(graph.num_nodes, flow.shape[1])
-    return arrived.index_add(0, head, flow).index_add(0, tail, -flow)
+    out = flow.new_zeros(graph.num_nodes, flow.shape[1])
+    return out.index_add(0, tail, flow).index_add(0, head, -flow)
 
 
 def primal_energy(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[Tensor, " demands"]:

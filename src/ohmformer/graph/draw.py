@@ -41,7 +41,7 @@ def draw_circuit(
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.add_subplot()
     place = positions or _fill(nx.kamada_kawai_layout(nx.Graph(graph.to_networkx()), weight=None))
-    current = -circuit.flow(graph, potential[:, None])[:, 0]
+    current = circuit.flow(graph, potential[:, None])[:, 0]
     strongest = max(float(current.abs().max()) if graph.num_edges else 0.0, 1e-300)
     for (u, v), i, r in zip(graph.edge_index.t().tolist(), current.tolist(), graph.resistance.tolist(), strict=True):
         start, end = (place[u], place[v]) if i >= 0 else (place[v], place[u])

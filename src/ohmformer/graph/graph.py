@@ -6,9 +6,9 @@ Edge ``j`` runs from ``u`` to ``v`` with resistance ``r_j > 0``; the orientation
 
     B[u, j] = -1/sqrt(r_j)      B[v, j] = +1/sqrt(r_j)      L = B B^T
 
-The potentials of a demand ``psi`` are ``phi = L^+ psi`` and the flow is ``f = R^{-1/2} B^T phi``, so that
-``B R^{1/2} f = psi``: a positive demand is flow that *arrives*. (Read ``psi`` as injected current instead, and the
-physical current, which runs downhill, is ``-f``.)
+A demand ``psi`` is current put in where it is positive and taken out where it is negative. Its potentials are
+``phi = L^+ psi``, high where current is put in, and the current along edge ``j`` is ``(phi_u - phi_v) / r_j``: it runs
+downhill, and what leaves a node is its demand. (The paper's flow ``f = R^{-1/2} B^T phi`` is the negative of it.)
 
 Three nodes, resistances 1 and 4, so conductances 1 and 1/4:
 

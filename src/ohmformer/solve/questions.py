@@ -17,7 +17,7 @@ With ``trace=True`` the construction runs as a Transformer, and the answer keeps
 >>> g = ohm.Graph.from_edges([(0, 1), (1, 2), (2, 0)], resistance=[1.0, 2.0, 3.0])
 >>> answer = ohm.electric_flow(g, torch.tensor([1.0, 0.0, -1.0]))
 >>> answer.flow.flatten(), answer.energy
-(tensor([-0.5000, -0.5000,  0.5000], dtype=torch.float64), tensor([1.5000], dtype=torch.float64))
+(tensor([ 0.5000,  0.5000, -0.5000], dtype=torch.float64), tensor([1.5000], dtype=torch.float64))
 >>> answer.method, answer.layers, answer.residual < 1e-6
 ('cubing', 5, True)
 >>> len(ohm.potentials(g, torch.tensor([1.0, 0.0, -1.0]), method="gradient-descent", trace=True).trace)
@@ -86,7 +86,7 @@ def potentials(
 
 
 def electric_flow(graph: Graph, demands: Tensor, **options: Any) -> FlowAnswer:
-    """The flow of least energy that meets ``demands``, with its potentials and energy; options as for :func:`potentials`."""
+    """The current of least energy that meets ``demands``, its potentials and energy; options as for :func:`potentials`."""
     phi = potentials(graph, demands, **options)
     flow = circuit.flow(graph, phi.value)
     certificate = {name: value for name, value in vars(phi).items() if name != "value"}

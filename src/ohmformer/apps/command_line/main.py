@@ -226,18 +226,18 @@ def _ask(named: LabelledGraph, ask: Question) -> tuple[dict[str, np.ndarray], An
     if graph.components[source] != graph.components[sink]:
         raise ValueError(f"expected a way from {ask.source} to {ask.sink}, they are in different components")
     demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
-    demands[source] -= 1.0
-    demands[sink] += 1.0
+    demands[source] += 1.0
+    demands[sink] -= 1.0
     with _bar("layers") as progress:
         answer = ohm.electric_flow(graph, demands, progress=progress, **certain)
     if ask.plot is not None:
         from ohmformer.graph.draw import draw_circuit, save
 
         title = f"One unit from {ask.source} to {ask.sink}: effective resistance {float(answer.energy[0]):.4g}"
-        figure = draw_circuit(graph, -answer.potential[:, 0], -demands, title=title, labels=named.labels)
+        figure = draw_circuit(graph, answer.potential[:, 0], demands, title=title, labels=named.labels)
         typer.echo(f"picture: {save(figure, ask.plot)}", err=True)
     if ask.task is Task.potentials:
-        return {"node": labels, "potential": -answer.potential[:, 0].numpy()}, answer
+        return {"node": labels, "potential": answer.potential[:, 0].numpy()}, answer
     return {**edges, "flow": answer.flow[:, 0].numpy()}, answer
 
 
