@@ -41,8 +41,6 @@ def large() -> Graph:
     return random_graph(1200, 6000)
 
 
-@pytest.mark.parametrize("method", ["auto", "cubing", "chebyshev", "direct"])
-@settings(max_examples=15)
 def test_current_put_in_runs_downhill():
     """Two resistors in a row, one ampere put in at the first node: potentials fall by r I, current runs along the edges."""
     g = ohm.Graph.from_edges([(0, 1), (2, 1)], resistance=[2.0, 3.0])
@@ -52,6 +50,8 @@ def test_current_put_in_runs_downhill():
     torch.testing.assert_close(drop, torch.tensor([5.0, 3.0, 0.0], dtype=torch.float64), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("method", ["auto", "cubing", "chebyshev", "direct"])
+@settings(max_examples=15)
 @given(g=graphs())
 def test_potentials_are_lapacks_by_every_method(method, g):
     psi = demands_for(g)
