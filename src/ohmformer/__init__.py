@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         resistive_embedding,
         spectral_filter,
     )
+    from ohmformer.solve.plan import plan
     from ohmformer.transformer import EfficientTransformer, LinearTransformer
 
 __version__ = "0.2.0.dev0"
@@ -49,6 +50,7 @@ __all__ = [
     "heat_kernel",
     "kirchhoff_index",
     "native",
+    "plan",
     "potentials",
     "resistive_embedding",
     "spectral_filter",
@@ -74,6 +76,7 @@ _ROOMS = {
         "resistive_embedding",
         "spectral_filter",
     ],
+    "solve.plan": ["plan"],
     "transformer": ["EfficientTransformer", "LinearTransformer"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

@@ -5,7 +5,7 @@ import torch
 
 import ohmformer as ohm
 from ohmformer import exact
-from ohmformer.solve.resistance import projections
+from ohmformer.solve.projections import projections
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ohmformer.encoding.dynamics import CHUNK, FixedState, GramState, IncidenceState, SparseGraphs, inverse_root
 from ohmformer.graph import Graph
-from ohmformer.solve.engines.small import ENTRIES, Block, Buckets
+from ohmformer.graph.blocks import ENTRIES, Block
+from ohmformer.graph.blocks import Blocks as Buckets
 
 
 @dataclass(frozen=True)

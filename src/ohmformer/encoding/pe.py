@@ -16,7 +16,7 @@ from ohmformer.encoding import compiled
 from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, unit
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
 from ohmformer.encoding.on_spectrum import spectral_layers
-from ohmformer.solve.inverse import DENSE
+from ohmformer.solve.engines.base import DENSE
 
 Function = TypeVar("Function", bound=Callable)
 

@@ -34,7 +34,6 @@ tensor([[ 1.0000, -1.0000,  0.0000],
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,10 +41,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from ohmformer.graph.csr import csr_tensor
 from ohmformer.graph.edges import as_edge_index, as_resistance, check_weights, column, fold
+from ohmformer.graph.layout import Layout
 from ohmformer.graph.spectrum import Spectrum, resistance_bounds
 
 if TYPE_CHECKING:
@@ -55,21 +56,11 @@ Weights = Sequence[float] | np.ndarray | Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Graph:
+class Graph(Layout):
     """An undirected graph, or a batch of them, with a resistance on every edge.
 
     Build one with :meth:`from_edges`, :meth:`from_pyg`, :meth:`from_networkx`, :meth:`from_scipy` or :meth:`collate`.
     """
-
-    edge_index: Int[Tensor, "2 edges"]
-    """Each edge once, tail then head."""
-    resistance: Float[Tensor, " edges"]
-    batch: Int[Tensor, " nodes"]
-    """The graph each node belongs to, ascending."""
-    num_graphs: int = 1
-    batched: bool = False
-    """Whether matrices carry a leading graph axis."""
-    self_loops_dropped: int = 0
 
     # ------------------------------------------------------------------------------------------------ building
 
@@ -176,11 +167,10 @@ class Graph:
 
     def split(self) -> list[Graph]:
         """The graphs of a batch, one by one; the inverse of :meth:`collate`."""
-        edge_graph = self.batch[self.edge_index[0]]
-        counts = torch.bincount(edge_graph, minlength=self.num_graphs).tolist()
-        order = edge_graph.argsort(stable=True)
+        counts = self.edge_counts.tolist()
+        order = self.edge_graph.argsort(stable=True)
         parts = zip(
-            (self.edge_index - self.graph_offsets[edge_graph])[:, order].split(counts, dim=1),
+            (self.edge_index - self.graph_offsets[self.edge_graph])[:, order].split(counts, dim=1),
             self.resistance[order].split(counts),
             torch.zeros_like(self.batch).split(self.graph_sizes.tolist()),
             strict=True,
@@ -189,17 +179,18 @@ class Graph:
 
     def select(self, which: Int[Tensor, " chosen"]) -> Graph:
         """A batch of some graphs of a batch, in the order of ``which``."""
-        sizes = self.graph_sizes[which]
-        position = torch.full((self.num_graphs,), -1, device=self.device).scatter(
-            0, which, torch.arange(len(which), device=self.device)
-        )
-        node = torch.repeat_interleave(self.graph_offsets[which] - (sizes.cumsum(0) - sizes), sizes)
-        node = node + torch.arange(len(node), device=self.device)
-        renumber = torch.full((self.num_nodes,), -1, device=self.device).scatter(
-            0, node, torch.arange(len(node), device=self.device)
-        )
-        mine = position[self.batch[self.edge_index[0]]] >= 0
-        return Graph(renumber[self.edge_index[:, mine]], self.resistance[mine], position[self.batch[node]], len(which), True)
+        node = self.nodes.rows(which)
+        renumber = torch.full((self.num_nodes,), -1, device=self.device)
+        renumber[node] = torch.arange(len(node), device=self.device)
+        mine = self.edges_of(which)
+        batch = self.nodes.select(which).owner
+        return Graph(renumber[self.edge_index[:, mine]], self.resistance[mine], batch, len(which), True)
+
+    def edges_of(self, which: Int[Tensor, " chosen"]) -> Int[Tensor, " edges"]:
+        """The numbers of the edges of some graphs of a batch, ascending."""
+        chosen = torch.zeros(self.num_graphs, dtype=torch.bool, device=self.device)
+        chosen[which] = True
+        return chosen[self.edge_graph].nonzero()[:, 0]
 
     def to_networkx(self) -> nx.MultiGraph:
         """A networkx ``MultiGraph`` whose edges carry ``resistance`` and keep their order as ``index``."""
@@ -220,124 +211,16 @@ class Graph:
             self, edge_index=self.edge_index.to(device=device), resistance=resistance, batch=self.batch.to(device=device)
         )
 
-    # ------------------------------------------------------------------------------------------------ sizes
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes of all graphs together."""
-        return self.batch.shape[0]
-
-    @property
-    def num_edges(self) -> int:
-        """Edges of all graphs together, each counted once."""
-        return self.edge_index.shape[1]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors live."""
-        return self.resistance.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the resistances, and of every matrix made from them."""
-        return self.resistance.dtype
-
-    @cached_property
-    def graph_sizes(self) -> Int[Tensor, " graphs"]:
-        """Nodes of each graph."""
-        return torch.bincount(self.batch, minlength=self.num_graphs)
-
-    @cached_property
-    def graph_offsets(self) -> Int[Tensor, " graphs"]:
-        """Index of each graph's first node."""
-        return self.graph_sizes.cumsum(0) - self.graph_sizes
-
-    @cached_property
-    def components(self) -> Int[Tensor, " nodes"]:
-        """The connected component of every node, numbered from 0 over the whole batch."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        tail, head = self.edge_index.cpu().numpy()
-        n = self.num_nodes
-        adjacency = coo_array((np.ones(len(tail), dtype=np.int8), (tail, head)), shape=(n, n))
-        labels = connected_components(adjacency, directed=False)[1] if n else np.zeros(0, dtype=np.int64)
-        return torch.as_tensor(labels, dtype=torch.long, device=self.device)
-
-    @cached_property
-    def num_components(self) -> int:
-        """Connected components of all graphs together; isolated nodes count."""
-        return int(self.components.max()) + 1 if self.num_nodes else 0
-
-    @cached_property
-    def connected(self) -> bool:
-        """Whether every graph is; one without nodes is."""
-        return self.num_components == int((self.graph_sizes > 0).sum())
-
-    @cached_property
-    def component_sizes(self) -> Int[Tensor, " components"]:
-        """Nodes of each component."""
-        return torch.bincount(self.components, minlength=self.num_components)
-
-    @cached_property
-    def ranks(self) -> Int[Tensor, " graphs"]:
-        """The rank of each graph's Laplacian: nodes minus components."""
-        first = torch.full((self.num_components,), self.num_nodes, device=self.device)
-        node = torch.arange(self.num_nodes, device=self.device)
-        first = first.scatter_reduce(0, self.components, node, "amin")
-        return self.graph_sizes - torch.bincount(self.batch[first], minlength=self.num_graphs)
-
     def __repr__(self) -> str:
         head = f"graphs={self.num_graphs}, " if self.batched else ""
         tail = f", self_loops_dropped={self.self_loops_dropped}" if self.self_loops_dropped else ""
         return f"Graph({head}nodes={self.num_nodes}, edges={self.num_edges}, components={self.num_components}{tail})"
 
-    # ------------------------------------------------------------------------------------------------ padding
-
-    @property
-    def width(self) -> int:
-        """Nodes of the largest graph: the node axis of padded tensors."""
-        return int(self.graph_sizes.max()) if self.num_graphs else 0
-
-    @cached_property
-    def _slot(self) -> Int[Tensor, " nodes"]:
-        """Position of each node within its own graph."""
-        return torch.arange(self.num_nodes, device=self.device) - self.graph_offsets[self.batch]
-
-    @cached_property
-    def mask(self) -> Bool[Tensor, "*graphs width"]:
-        """True where a padded tensor holds a real node."""
-        mask = torch.zeros(self.num_graphs, self.width, dtype=torch.bool, device=self.device)
-        mask[self.batch, self._slot] = True
-        return self._squeeze(mask)
-
-    @cached_property
-    def padded_components(self) -> Int[Tensor, "*graphs width"]:
-        """The component of every node of a padded tensor, -1 on padding."""
-        label = torch.full((self.num_graphs, self.width), -1, device=self.device)
-        label[self.batch, self._slot] = self.components
-        return self._squeeze(label)
-
-    def pad(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "*graphs width features"]:
-        """Node features of a batch as ``(graphs, nodes, features)``, zeros where there is no node."""
-        if not self.batched:
-            return x
-        padded = x.new_zeros(self.num_graphs, self.width, x.shape[1])
-        return padded.index_put((self.batch, self._slot), x)
-
-    def unpad(self, x: Float[Tensor, "*graphs width features"]) -> Float[Tensor, "nodes features"]:
-        """The inverse of :meth:`pad`."""
-        return x[self.batch, self._slot] if self.batched else x
-
-    def _squeeze(self, x: Tensor) -> Tensor:
-        return x if self.batched else x.squeeze(0)
-
     # ------------------------------------------------------------------------------------------------ matrices
 
     def incidence(self) -> Float[Tensor, "*graphs width edges"]:
         """``B``, dense; in a batch, padded with zero rows and columns."""
-        edge_graph = self.batch[self.edge_index[0]]
-        counts = torch.bincount(edge_graph, minlength=self.num_graphs)
+        edge_graph, counts = self.edge_graph, self.edge_counts
         column = torch.arange(self.num_edges, device=self.device)
         if self.batched:
             order = torch.argsort(edge_graph, stable=True)
@@ -351,7 +234,7 @@ class Graph:
 
     def laplacian(self) -> Float[Tensor, "*graphs width width"]:
         """``L = B B^T``, dense, without forming ``B``."""
-        edge_graph = self.batch[self.edge_index[0]]
+        edge_graph = self.edge_graph
         tail, head = self._slot[self.edge_index]
         c = self.resistance.reciprocal()
         matrix = c.new_zeros(self.num_graphs, self.width, self.width)
@@ -364,10 +247,10 @@ class Graph:
         c = self.resistance.reciprocal()
         index = torch.stack([torch.cat([tail, head, tail, head]), torch.cat([tail, head, head, tail])])
         size = (self.num_nodes, self.num_nodes)
-        entries = torch.sparse_coo_tensor(index, torch.cat([c, c, -c, -c]), size, check_invariants=False)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            return entries.coalesce().to_sparse_csr()
+        entries = torch.sparse_coo_tensor(index, torch.cat([c, c, -c, -c]), size, check_invariants=False).coalesce()
+        row, column = entries.indices()
+        start = torch.searchsorted(row, torch.arange(self.num_nodes + 1, device=row.device))
+        return csr_tensor(start, column, entries.values(), self.num_nodes)
 
     def projector(self) -> Float[Tensor, "*graphs width width"]:
         """The projection onto the range of ``L``: identity minus averaging over each component (the paper's I-hat)."""
@@ -379,64 +262,6 @@ class Graph:
     def identity(self) -> Float[Tensor, "*graphs width width"]:
         """The identity on real nodes, zero on padding."""
         return torch.diag_embed(self.mask.to(self.dtype))
-
-    def component_means(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "components features"]:
-        """The mean of every column over every component."""
-        if self.num_components == 1:
-            return x.mean(dim=0, keepdim=True)
-        sums = x.new_zeros(self.num_components, x.shape[1]).index_add(0, self.components, x)
-        return sums / self.component_sizes[:, None].to(x.dtype)
-
-    def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
-        """``x`` with its mean over each component taken away; twice, as the first mean is rounded."""
-        for _ in range(2):
-            x = x - self._means_on_nodes(x)
-        return x
-
-    def center_(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
-        """The same in place, for large tensors that need no gradient."""
-        for _ in range(2):
-            x.sub_(self._means_on_nodes(x))
-        return x
-
-    def _means_on_nodes(self, x: Tensor) -> Tensor:
-        mean = self.component_means(x)
-        return mean if len(mean) == 1 else mean[self.components]
-
-    def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
-        """``signals`` as ``(nodes, signals)`` of this graph's type, or a ValueError that says what is wrong."""
-        signals = torch.as_tensor(signals)
-        x = signals[:, None] if signals.ndim == 1 else signals
-        if x.ndim != 2 or x.shape[0] != self.num_nodes:
-            raise ValueError(f"expected one row per node, shape ({self.num_nodes}, k), got {tuple(signals.shape)}")
-        x = x.to(self.device, self.dtype)
-        if x.numel() and not torch.isfinite(torch.stack(torch.aminmax(x.detach()))).all():
-            raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
-        return x
-
-    def check_demands(
-        self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
-    ) -> Float[Tensor, "nodes demands"]:
-        """``demands`` as ``(nodes, demands)``, summing to zero on each component, or a ValueError that says what is wrong.
-
-        With ``center=True`` the component means are taken away instead.
-        """
-        demands = torch.as_tensor(demands)
-        psi = self.check_signals(demands)
-        if center or not psi.numel():
-            return self.center(psi)
-        sums = self.component_means(psi.detach()) * self.component_sizes[:, None]
-        eps = max(torch.finfo(x).eps for x in (psi.dtype, demands.dtype) if x.is_floating_point)
-        largest = self.component_sizes[:, None] * torch.maximum(psi.detach().amax(dim=0), -psi.detach().amin(dim=0))
-        off = sums.abs() - 8 * eps * largest
-        if off.max() > 0:
-            component, column = divmod(int(off.argmax()), psi.shape[1])
-            raise ValueError(
-                f"expected every demand to sum to zero on each component, demand {column} sums to "
-                f"{sums[component, column].item():.3g} on component {component}; pass center=True to subtract the mean"
-            )
-        rounded = bool((sums.abs() <= torch.finfo(psi.dtype).eps * largest).all())
-        return psi if rounded else self.center(psi)
 
     # ------------------------------------------------------------------------------------------------ spectrum
 

@@ -18,9 +18,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ohmformer.native import machine
 
@@ -28,6 +29,28 @@ HERE = Path(__file__).parent
 SOURCES = tuple(HERE / f"{name}.c" for name in ("sparse", "small", "layers", "on_spectrum", "affine", "attention"))
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC")
 _library: ctypes.CDLL | None = None
+_used: ContextVar[str | None] = ContextVar("used", default=None)
+
+
+class _Kernel(NamedTuple):
+    limits: dict[str, int]
+
+
+KERNELS = {
+    "ohm_invert": _Kernel({"nodes": 64, "edges": 2048, "layers": 12, "degree": 9}),
+    "ohm_direction": _Kernel({"demands": 64, "layers": 64}),
+}
+
+
+def active() -> ctypes.CDLL | None:
+    """The library in use."""
+    which = _used.get() or os.environ.get("OHMFORMER_NATIVE", "")
+    return None if which == "off" else _compiled()
+
+
+def describe() -> str:
+    """One line."""
+    return "native kernels: shim"
 
 
 def enable() -> None:
@@ -43,30 +66,26 @@ def disable() -> None:
 
 
 @contextmanager
-def used(wanted: bool = True) -> Iterator[None]:
-    """Compiled code inside the ``with``, or torch, and what was before after it."""
-    global _library
-    before = _library
-    _library = _compiled() if wanted else None
+def used(wanted: str = "on") -> Iterator[None]:
+    """A library inside the ``with``."""
+    token = _used.set(wanted)
     try:
         yield
     finally:
-        _library = before
+        _used.reset(token)
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled functions, or None if they have not been asked for."""
-    return _library
+    """The compiled functions."""
+    return active()
 
 
 def call(name: str, *values: Any) -> None:
     """A compiled function that has its own threads, as many as torch has; tensors are given as addresses."""
     import torch
 
-    if _library is None:
-        raise RuntimeError(f"expected native.enable() before {name}")
     plain = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values]
-    if getattr(_library, name)(torch.get_num_threads(), *plain):
+    if getattr(_compiled(), name)(torch.get_num_threads(), *plain):
         raise MemoryError(f"expected memory for {name} of {values[0]} rows or graphs, there is none")
 
 
@@ -134,7 +153,7 @@ _SIGNATURES: dict[str, tuple] = {
     "ohm_direction": (None, (_WHOLE, 3), (_SINGLE, 1), (_ARRAY, 7)),
     "ohm_residual": (None, (_WHOLE, 4), (_ARRAY, 6)),
     "ohm_invert": (None, (_WHOLE, 3), (_DOUBLE, 1), (_ARRAY, 16)),
-    "ohm_all_pairs": (None, (_WHOLE, 3), (_ARRAY, 6)),
+    "ohm_all_pairs": (None, (_WHOLE, 2), (_ARRAY, 7)),
     "ohm_on_spectrum": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 5)),
     "ohm_on_spectrum_backward": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 6)),
     "ohm_pair": (ctypes.c_int,),

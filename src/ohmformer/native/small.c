@@ -231,26 +231,24 @@ void ohm_invert(int64_t threads, int64_t graphs, int64_t most, double tol, const
     }
 }
 
-/* out <- X_uu + X_vv - 2 X_uv of every graph, in matrices of `width` columns: zero beyond the graph, infinite
- * between components; `label` is null if there is one component a graph. */
-void ohm_all_pairs(int64_t threads, int64_t graphs, int64_t width, const int64_t *first_node, const int64_t *label,
-                   const int64_t *base, const int64_t *stride, const double *inverse, double *out) {
+/* out <- X_uu + X_vv - 2 X_uv of every graph, its matrix beginning at `out_base`: infinite between components; `label`
+ * is null if every graph is connected. */
+void ohm_all_pairs(int64_t threads, int64_t graphs, const int64_t *first_node, const int64_t *label, const int64_t *base,
+                   const int64_t *stride, const double *inverse, const int64_t *out_base, double *out) {
 #pragma omp parallel for schedule(dynamic, FEWEST) num_threads(threads) if (graphs >= 2 * FEWEST)
     for (int64_t number = 0; number < graphs; number++) {
         const int64_t node = first_node[number], nodes = first_node[number + 1] - node;
         const double *x = inverse + base[number];
         double diagonal[NODES];
         for (int64_t i = 0; i < nodes; i++) diagonal[i] = x[i * stride[number] + i];
-        for (int64_t i = 0; i < width; i++) {
-            double *row = out + (number * width + i) * width;
-            const int64_t filled = i < nodes ? nodes : 0;
-            for (int64_t j = 0; j < filled; j++) {
+        for (int64_t i = 0; i < nodes; i++) {
+            double *row = out + out_base[number] + i * nodes;
+            for (int64_t j = 0; j < nodes; j++) {
                 const double between = diagonal[i] + diagonal[j] - 2 * x[i * stride[number] + j];
                 row[j] = between < 0 ? 0 : between; /* a NaN stays */
             }
-            for (int64_t j = filled; j < width; j++) row[j] = 0;
             if (label)
-                for (int64_t j = 0; j < filled; j++)
+                for (int64_t j = 0; j < nodes; j++)
                     if (label[node + i] != label[node + j]) row[j] = INFINITY;
         }
     }

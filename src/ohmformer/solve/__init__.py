@@ -1,12 +1,22 @@
-"""The front door: a graph and a question in, an answer with a certificate out."""
+"""The front door: a graph and a question in, an answer with a certificate out.
 
-from ohmformer.solve.answer import Answer, FlowAnswer
-from ohmformer.solve.questions import eigenvectors, electric_flow, heat_kernel, potentials, spectral_filter
-from ohmformer.solve.resistance import effective_resistance, kirchhoff_index, resistive_embedding
+Every answer says what it is worth: ``residual`` is measured, ``bound`` is proved (or None), ``layers`` and ``method`` say
+how it was made, ``plan`` which engine was chosen for which graphs and why.
+"""
+
+from ohmformer.solve.answer import Answer, EigenAnswer, FlowAnswer
+from ohmformer.solve.flow import electric_flow, potentials
+from ohmformer.solve.functions import heat_kernel, spectral_filter
+from ohmformer.solve.plan import Plan
+from ohmformer.solve.projections import resistive_embedding
+from ohmformer.solve.resistance import effective_resistance, kirchhoff_index
+from ohmformer.solve.spectra import eigenvectors
 
 __all__ = [
     "Answer",
+    "EigenAnswer",
     "FlowAnswer",
+    "Plan",
     "effective_resistance",
     "eigenvectors",
     "electric_flow",

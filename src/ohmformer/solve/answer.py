@@ -1,20 +1,26 @@
-"""What the front door gives back: a value and its certificate."""
+"""What every question is answered with: a value and its certificate."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from ohmformer.graph.spectrum import Spectrum
+from ohmformer.graph import Spectrum
 from ohmformer.transformer.trace import Trace
+
+if TYPE_CHECKING:
+    from ohmformer.solve.plan import Plan
 
 
 @dataclass(frozen=True)
 class Answer:
     """A value and its certificate."""
 
-    value: Tensor
+    value: Any
+    """A tensor, or for one matrix per graph of a batch :class:`~ohmformer.graph.ragged.Matrices`."""
     method: str
     layers: int
     residual: float
@@ -29,32 +35,74 @@ class Answer:
     """Whether the work was stopped, by Ctrl-C or by ``progress``, before it reached its tolerance."""
     trace: Trace | None = None
     """With ``trace=True``, the state after every layer."""
+    plan: Plan | None = None
+    """Which engine was chosen for which graphs, and why, where linear systems were solved."""
+    labels: Sequence[Hashable] | None = None
+    """What the nodes are called, where the graph came with labels."""
+
+
+A = TypeVar("A", bound=Answer)
 
 
 @dataclass(frozen=True)
 class FlowAnswer(Answer):
-    """An electric flow: ``value`` is the flow on the edges."""
+    """An electric flow: ``value`` is the current along the edges."""
 
     potential: Tensor = field(kw_only=True)
     energy: Tensor = field(kw_only=True)
 
     @property
     def flow(self) -> Tensor:
-        """The flow on the edges, ``(edges, demands)``."""
+        """The current along the edges, ``(edges, demands)``."""
         return self.value
 
 
-def check_reached(answer: Answer, tol: float) -> Answer:
+@dataclass(frozen=True)
+class EigenAnswer(Answer):
+    """Eigenvectors: ``value`` is ``(nodes, k)``, zero where a graph has fewer than k."""
+
+    eigenvalues: Tensor = field(kw_only=True)
+    """``(k,)``, or ``(graphs, k)`` for a batch; NaN where a graph has fewer than k."""
+
+    @property
+    def vectors(self) -> Tensor:
+        """The eigenvectors as columns, ``(nodes, k)``."""
+        return self.value
+
+
+def join(answers: Sequence[A], value: Any) -> A:
+    """Answers to parts of a question as one: the worst certificate, the deepest, every method once."""
+    if len(answers) == 1:
+        return replace(answers[0], value=value)
+    worst = max(answers, key=lambda a: a.residual if a.residual == a.residual else float("inf"))
+    bounds = [a.bound for a in answers]
+    return replace(
+        worst,
+        value=value,
+        method=" and ".join(dict.fromkeys(a.method for a in answers if a.method != "none")) or "none",
+        layers=max(a.layers for a in answers),
+        bound=None if None in bounds else max(b for b in bounds if b is not None),
+        note="; ".join(dict.fromkeys(a.note for a in answers if a.note and a.method != "none")),
+        stopped=any(a.stopped for a in answers),
+    )
+
+
+def check_reached(answer: A, tol: float) -> A:
     """``answer`` if it is as good as was asked or was stopped on purpose, else a ValueError: what can be reached."""
     if not answer.residual <= tol and not answer.stopped:
         raise ValueError(
             f"asked for a residual of {tol:.1e}, but {answer.method} reaches {answer.residual:.1e} on this graph "
-            f"in {str(answer.value.dtype).removeprefix('torch.')}; pass a larger tol"
+            f"in {_dtype(answer.value)}; pass a larger tol"
         )
     return answer
 
 
-def check_tolerance(tol: float, method: str, methods: tuple[str, ...]) -> None:
+def _dtype(value: Any) -> str:
+    numbers = getattr(value, "entries", value)
+    return str(numbers.dtype).removeprefix("torch.")
+
+
+def check_tolerance(tol: float, method: str, methods: Sequence[str]) -> None:
     """A ValueError unless the tolerance makes sense and the method is known."""
     if not 0 < tol < 1:
         raise ValueError(f"expected a tolerance in (0, 1), got {tol!r}")

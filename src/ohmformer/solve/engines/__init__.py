@@ -1,1 +1,26 @@
-"""The engines that solve for potentials, one file each."""
+"""The engines that solve for potentials, by name; one file each, one protocol (:class:`~.base.Engine`)."""
+
+from ohmformer.constructions import Chebyshev, ChebyshevCubing, GradientDescent, Squaring
+from ohmformer.solve.engines.base import Engine, Part, Problem
+from ohmformer.solve.engines.chebyshev import ChebyshevEngine
+from ohmformer.solve.engines.cubing import CubingEngine
+from ohmformer.solve.engines.direct import DirectEngine, by_lapack, by_multigrid, by_sparse_lu
+from ohmformer.solve.engines.lemmas import LemmaEngine
+
+ENGINES: dict[str, Engine] = {
+    "cubing": CubingEngine(),
+    "chebyshev": ChebyshevEngine(),
+    "lapack": DirectEngine("lapack", by_lapack),
+    "sparse LU": DirectEngine("sparse LU", by_sparse_lu),
+    "multigrid": DirectEngine("multigrid", by_multigrid, "pyamg"),
+}
+"""What a plan names."""
+TRANSFORMERS: dict[str, Engine] = {
+    "gradient-descent": LemmaEngine("gradient-descent", GradientDescent),
+    "squaring": LemmaEngine("squaring", Squaring),
+    "chebyshev": LemmaEngine("chebyshev", Chebyshev),
+    "cubing": LemmaEngine("cubing", ChebyshevCubing),
+}
+"""The constructions as Transformers: Lemmas 1 and 4, and those that have engines of their own, for a trace."""
+
+__all__ = ["ENGINES", "TRANSFORMERS", "Engine", "Part", "Problem"]

@@ -1,127 +1,174 @@
-"""``D^-1/2 N^+ D^-1/2`` of many scaled Laplacians ``N = D^-1/2 L D^-1/2`` of one width, to a residual asked for.
+"""Engine ``cubing``: ``L^+`` of every small graph of a batch as a matrix, by Chebyshev cubing.
 
-The layers are those of :class:`~ohmformer.constructions.ChebyshevCubing` in float32, followed by a few of
-:class:`~ohmformer.constructions.Squaring`'s in float64 with the residual taken afresh, ``X <- X + X (P - N X)``, each of
-which squares what is left. Depth comes from proved bounds on the spectrum.
+Graphs of like size are inverted together, each of them scaled, ``N = D^-1/2 L D^-1/2``: by torch in padded blocks
+(:mod:`~ohmformer.solve.engines.cubing_layers`) or in C graph by graph (:mod:`~ohmformer.solve.engines.cubing_native`).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ohmformer.constructions.electric import ChebyshevCubing, inverse_chebyshev
-from ohmformer.graph.spectrum import Spectrum
+from ohmformer.graph import Graph, Spectrum
+from ohmformer.graph.blocks import Blocks
+from ohmformer.graph.ragged import Matrices
+from ohmformer.solve.answer import Answer
+from ohmformer.solve.engines import cubing_native
+from ohmformer.solve.engines.base import DENSE, Problem, relative_residual
+from ohmformer.solve.engines.cubing_layers import Depth, ScaledBlock, invert_
+from ohmformer.solve.scaled import LARGEST
 
-LARGEST = 2.0
-"""No eigenvalue of a normalised Laplacian is larger."""
-MOST_SQUARINGS = 8
 
+class CubingEngine:
+    """Whole inverses by Chebyshev cubing, applied to the demands."""
 
-@dataclass(frozen=True)
-class Scaled:
-    """Scaled Laplacians of graphs padded to one width, and what belongs to their nodes; all zero on padding."""
+    def supports(self, problem: Problem) -> str | None:
+        """Graphs whose matrices fit."""
+        width = problem.graph.width
+        return None if width <= DENSE else f"expected at most {DENSE} nodes for method='cubing', got {width}"
 
-    connected: bool
-    """Whether all graphs are, so that ``label`` need not be looked at."""
-    n: Float[Tensor, "graphs width width"]
-    degree: Float[Tensor, "graphs width"]
-    root: Float[Tensor, "graphs width"]
-    """``D^-1/2``, zero where the degree is."""
-    null: Float[Tensor, "graphs width"]
-    """Spans the null space of N on every component."""
-    label: Int[Tensor, "graphs width"]
-    """The component of every node, different within a graph for different components."""
-
-    def projector(self) -> Float[Tensor, "graphs width width"]:
-        """P, the projection on the range of N."""
-        onto = self.null[:, :, None] * -self.null[:, None, :]
-        if not self.connected:
-            onto *= self.label[:, :, None] == self.label[:, None, :]
-        onto.diagonal(dim1=-2, dim2=-1).add_(self.degree > 0)
-        return onto
-
-    def longest_column(self, left: Float[Tensor, "graphs width width"]) -> float:
-        """The norm of the longest column of ``D^1/2 (P - N X) D^-1/2``, the residual in the graph's own coordinates."""
-        squares = (self.degree[:, None, :] @ left.square())[:, 0, :] * self.root.square()
-        return math.sqrt(float(squares.max())) if squares.numel() else 0.0
+    def run(self, problem: Problem) -> Answer:
+        """Invert every graph and multiply."""
+        graph, psi = problem.graph, problem.demands
+        inverses = invert(graph, problem.tol, native=problem.part.native)
+        phi = graph.center(inverses.apply(psi))
+        worst = relative_residual(graph, phi, psi)
+        return Answer(phi, "cubing", inverses.layers, worst, inverses.bound, inverses.spectrum)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to invert: so many layers of cubing in ``dtype``, then so many squarings."""
+class Inverses:
+    """A symmetric X with ``L X L = L`` for every graph of a batch, and what it is worth.
 
-    cubing: ChebyshevCubing
-    depth: int
-    squarings: int
-    dtype: torch.dtype
-    tol: float
-    bound: float
-    """On the residual of every demand over its norm, proved in exact arithmetic."""
-
-    @classmethod
-    def of(cls, lmin: float, spread: float, tol: float) -> Plan:
-        """The shallowest that gives a residual of ``tol``.
-
-        Args:
-            lmin: no eigenvalue of N but zero is smaller.
-            spread: ``sqrt(max degree / min degree)`` within a graph: what the scaling can do to the norm of a residual.
-            tol: the residual to reach.
-        """
-        cubing = ChebyshevCubing(Spectrum(lmin, LARGEST))
-        goal, condition = tol / (2 * spread), cubing.spectrum.condition
-        # at least one squaring in float64: rounding in float32 leaves a residual of about eps kappa, squared it is harmless
-        dtype = torch.float32 if torch.finfo(torch.float32).eps * condition < 0.1 else torch.float64
-        squarings = int(dtype == torch.float32)
-        while squarings < MOST_SQUARINGS and goal ** (0.5**squarings) < torch.finfo(dtype).eps * condition:
-            squarings += 1
-        depth = cubing.layers_for(goal ** (0.5**squarings) / lmin)
-        left = inverse_chebyshev(3.0 ** max(depth - 1, 0), condition)
-        return cls(cubing, depth, squarings, dtype, tol, spread * left ** (2**squarings))
-
-
-def invert_(scaled: Scaled, plan: Plan) -> tuple[float, int]:
-    """Replace N by ``D^-1/2 N^+ D^-1/2``; the residual (:meth:`Scaled.longest_column`), and how often it was squared."""
-    n, root, squarings, dtype = scaled.n, scaled.root, plan.squarings, plan.dtype
-    onto = scaled.projector()
-    x = _cube(plan.cubing, n.to(dtype), onto.to(dtype), plan.depth).double()
-    left = torch.baddbmm(onto, n, x, alpha=-1.0)
-    for _ in range(squarings):
-        x += x.to(dtype) @ left.to(dtype)
-        left = torch.baddbmm(onto, n, x, alpha=-1.0)
-    residual = scaled.longest_column(left)
-    while residual > plan.tol and squarings < MOST_SQUARINGS:
-        better = torch.baddbmm(x, x, left)
-        left = torch.baddbmm(onto, n, better, alpha=-1.0)
-        now = scaled.longest_column(left)
-        if not now < residual / 2:
-            break
-        x, residual, squarings = better, now, squarings + 1
-    torch.add(x, x.mT, out=n).mul_(0.5 * root[:, :, None]).mul_(root[:, None, :])
-    return residual, squarings
-
-
-def _cube(cubing: ChebyshevCubing, n: Tensor, onto: Tensor, layers: int) -> Tensor:
-    """The layers of the construction on ``N`` and P; the second one needs no product for X, the last none for R.
-
-    ``R <- (R^2 - u) R / (1 - u)`` and ``X <- (R^2 + R + 1 - u) X / (1 - u)``: scalars go to diagonals and into the products.
+    Between demands that sum to zero on each component, X is ``L^+``.
     """
-    r, x = torch.sub(onto, n, alpha=cubing.start), onto * cubing.start  # not in place: in float64 it is the caller's own P
-    offsets = cubing.offsets(layers - 1)
-    for l, u in enumerate(offsets):
-        by = 1 / (1 - u)
-        square = r @ r
-        both = square + r
-        if l == 0:
-            x.add_(both, alpha=by * cubing.start)
+
+    blocks: Blocks
+    native: bool
+    buffer: Float[Tensor, " entries"]
+    layers: int
+    residual: float
+    """Measured: ``|psi - L X psi|`` of the worst ``psi = e_j - d / vol``, one unit in at a node, out by the degrees."""
+    bound: float
+    """Proved, in exact arithmetic, for every demand over its norm."""
+    spectrum: Spectrum
+    """Of the scaled Laplacians."""
+
+    def apply(self, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+        """``X psi``, which is ``L^+ psi`` up to a constant on each component."""
+        padded = torch.cat([psi, psi.new_zeros(1, psi.shape[1])]).to(self.buffer)
+        phi = torch.zeros_like(padded)
+        for block in self.blocks.blocks:
+            phi = phi.index_put((block.node,), block.of(self.buffer) @ padded[block.node])
+        return phi[:-1].to(psi.dtype)
+
+    def between(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
+        """``X_uu + X_vv - X_uv - X_vu``: the effective resistance of pairs of nodes of one component."""
+        at = self.blocks.index
+        x = self.buffer
+        return x[at(u, u)] + x[at(v, v)] - x[at(u, v)] - x[at(v, u)]
+
+    def all_pairs(self, graph: Graph) -> Matrices:
+        """Effective resistances of all pairs, one matrix per graph; ``inf`` between components."""
+        if self.native and not self.buffer.requires_grad:
+            return cubing_native.all_pairs(graph, self.blocks, self.buffer)
+        labels = torch.cat([graph.components, graph.components.new_full((1,), -1)])
+        parts = []
+        for block in self.blocks.blocks:
+            x, real = block.of(self.buffer), block.node >= 0
+            sides = torch.stack([x.diagonal(dim1=-2, dim2=-1), real.to(x.dtype)], dim=-1)
+            resistance = torch.baddbmm(x, sides, sides.flip(-1).mT, beta=-2.0)  # X_uu + X_vv - 2 X_uv
+            resistance.relu_()
+            if not graph.connected:
+                label = labels[block.node]
+                resistance = resistance.masked_fill(label[:, :, None] != label[:, None, :], torch.inf)
+            parts.append((block.which, Matrices.unpad(resistance, graph.graph_sizes[block.which])))
+        return Matrices.join(parts, graph.num_graphs)
+
+
+def invert(graph: Graph, tol: float, *, native: bool) -> Inverses:
+    """``L^+`` of every graph, in float64, to a residual of ``tol`` for every demand; differentiable in the resistances."""
+    run = _Run(graph, tol, native)
+    buffer = _Inverse.apply(graph.resistance, run)
+    assert isinstance(buffer, Tensor)
+    return Inverses(run.blocks, native, buffer, run.layers, run.residual, run.bound, Spectrum(run.lmin, LARGEST))
+
+
+class _Inverse(torch.autograd.Function):
+    """``X(r)``. As ``dX = -X dL X`` between demands, edge (u, v) gets ``(M_uu + M_vv - M_uv - M_vu) / r^2``, M = X G X."""
+
+    @staticmethod
+    def forward(ctx: Any, resistance: Tensor, run: _Run) -> Tensor:
+        buffer = run.go()
+        ctx.blocks, ctx.edges = run.blocks, run.graph.edge_index
+        ctx.save_for_backward(resistance, buffer)
+        return buffer
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        resistance, buffer = ctx.saved_tensors
+        m = torch.empty_like(buffer)
+        for block in ctx.blocks.blocks:
+            x = block.of(buffer)
+            torch.matmul(x @ block.of(gradients[0]), x, out=block.of(m))
+        u, v = ctx.edges
+        at = ctx.blocks.index
+        drop = m[at(u, u)] + m[at(v, v)] - m[at(u, v)] - m[at(v, u)]
+        return (drop / resistance.square()).to(resistance.dtype), None
+
+
+class _Run:
+    """One inversion: how deep to go, the work block by block, and the certificate it leaves."""
+
+    def __init__(self, graph: Graph, tol: float, native: bool) -> None:
+        self.graph, self.tol, self.native = graph, tol, native
+        self.blocks = Blocks(graph)
+        self.layers, self.residual, self.bound, self.lmin = 0, 0.0, 0.0, LARGEST
+
+    def go(self) -> Float[Tensor, " entries"]:
+        """Invert every block."""
+        graph = self.graph
+        degree = torch.as_tensor(graph.degrees(), device=graph.device)
+        root = torch.where(degree > 0, degree, torch.inf).rsqrt()
+        label = graph.components
+        volume = degree.new_zeros(graph.num_components).index_add_(0, label, degree)
+        null = torch.where(degree > 0, (degree / torch.where(volume > 0, volume, 1.0)[label]).sqrt(), 0.0)
+        lowest, spread = graph.scaled_spectral_bounds(), _degree_spreads(graph, degree)
+        depths = []
+        for block in self.blocks.blocks:
+            which = block.which.cpu().numpy()
+            depths.append(Depth.of(float(lowest[which].min()), float(spread[which].max()), self.tol))
+        if self.native:
+            buffer, residual, squared = cubing_native.invert(graph, self.blocks, depths, degree, root, null)
+            found = [(float(residual[b.which].max()), int(squared[b.which].max())) for b in self.blocks.blocks]
         else:
-            both.diagonal(dim1=-2, dim2=-1).add_(1 - u)
-            x = torch.baddbmm(x, both, x, beta=0, alpha=by)
-        if l + 1 < len(offsets):
-            square.diagonal(dim1=-2, dim2=-1).sub_(u)
-            r = torch.baddbmm(r, square, r, beta=0, alpha=by)
-    return x
+            buffer, of_nodes = self._scaled(root), [self.blocks.padded(x) for x in (degree, root, null, label + 1)]
+            found = []
+            for block, depth in zip(self.blocks.blocks, depths, strict=True):
+                of_block = [block.rows_of(x)[..., 0] for x in of_nodes]
+                found.append(invert_(ScaledBlock(graph.connected, block.of(buffer), *of_block), depth))
+        for depth, (residual, squarings) in zip(depths, found, strict=True):
+            self.layers, self.residual = max(self.layers, depth.depth + squarings), max(self.residual, residual)
+            self.bound, self.lmin = max(self.bound, depth.bound), min(self.lmin, depth.cubing.spectrum.lmin)
+        return buffer
+
+    def _scaled(self, root: Float[Tensor, " nodes"]) -> Float[Tensor, " entries"]:
+        """The buffer of ``N = D^-1/2 L D^-1/2``."""
+        at, (u, v) = self.blocks.index, self.graph.edge_index
+        off = -self.graph.resistance.detach().double().reciprocal() * root[u] * root[v]
+        place = torch.cat([at(u, v), at(v, u), self.blocks.diagonal()])
+        return root.new_zeros(self.blocks.entries).index_add_(0, place, torch.cat([off, off, (root > 0).double()]))
+
+
+def _degree_spreads(graph: Graph, degree: Float[Tensor, " nodes"]) -> Float[np.ndarray, " graphs"]:
+    """``sqrt(max degree / min degree)`` of every graph, isolated nodes aside."""
+    high = degree.new_zeros(graph.num_graphs).scatter_reduce(0, graph.batch, degree, "amax")
+    smallest = torch.where(degree > 0, degree, torch.inf)
+    low = degree.new_full((graph.num_graphs,), torch.inf).scatter_reduce(0, graph.batch, smallest, "amin")
+    return (high / low).sqrt().clamp(min=1.0).cpu().numpy()

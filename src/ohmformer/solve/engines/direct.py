@@ -1,4 +1,4 @@
-"""What others do better, behind one door: LAPACK, SuperLU, algebraic multigrid and ARPACK."""
+"""Engines ``direct`` and ``multigrid``: LAPACK, SciPy's sparse LU, pyamg; and ARPACK for eigenvectors of large graphs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,57 @@ from torch import Tensor
 
 from ohmformer import exact
 from ohmformer.graph import Graph
-
-MANY_NODES = 100_000
-"""Beyond which multigrid, if pyamg is installed, takes less time and memory than a factorisation."""
+from ohmformer.solve.answer import Answer
+from ohmformer.solve.blockwise import like_sized_parts, rows_of
+from ohmformer.solve.engines.base import Problem, relative_residual, residual
 
 Apply = Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "nodes k"]]
 
 
-def inverse(graph: Graph, dense: int, method: str = "direct") -> tuple[str, Apply]:
-    """A name, and ``psi -> L^+ psi``: LAPACK up to ``dense`` nodes, then SuperLU, or for many nodes multigrid."""
-    if graph.width <= dense and method == "direct":
-        matrix = exact.pinv(graph).detach()
-        return "lapack", lambda psi: graph.unpad(matrix @ graph.pad(psi))
-    if method == "multigrid" or (graph.num_nodes > MANY_NODES and find_spec("pyamg")):
-        return "multigrid", _on_kept_nodes(graph, _multigrid)
-    return "sparse LU", _on_kept_nodes(graph, _factorised)
+class DirectEngine:
+    """A dense eigendecomposition for small graphs, a sparse LU factorisation for large ones; and one refinement."""
+
+    def __init__(self, name: str, inverse: Callable[[Graph], Apply], package: str | None = None) -> None:
+        self.name, self._inverse, self._package = name, inverse, package
+
+    def supports(self, problem: Problem) -> str | None:
+        """Every graph, if the package is installed."""
+        if self._package and not find_spec(self._package):
+            return (
+                f"expected {self._package} to be installed for method={self.name!r}, it is not; pip install {self._package}"
+            )
+        return None
+
+    def run(self, problem: Problem) -> Answer:
+        """Solve, and once more for the residual."""
+        graph, psi = problem.graph, problem.demands
+        apply = self._inverse(graph)
+        phi = apply(psi)
+        phi = phi + apply(graph.center(residual(graph, phi, psi)))
+        return Answer(phi, self.name, 0, relative_residual(graph, phi, psi), None)
+
+
+def by_lapack(graph: Graph) -> Apply:
+    """``psi -> L^+ psi`` by the eigendecomposition of every graph."""
+    parts = [(rows_of(graph, which), part, exact.pinv(part).detach()) for which, part in like_sized_parts(graph)]
+
+    def apply(psi: Tensor) -> Tensor:
+        phi = torch.zeros_like(psi)
+        for rows, part, matrix in parts:
+            phi[rows] = part.unpad(matrix @ part.pad(psi[rows]))
+        return phi
+
+    return apply
+
+
+def by_sparse_lu(graph: Graph) -> Apply:
+    """``psi -> L^+ psi`` by SuperLU."""
+    return _on_kept_nodes(graph, _factorised)
+
+
+def by_multigrid(graph: Graph) -> Apply:
+    """``psi -> L^+ psi`` by pyamg's smoothed aggregation."""
+    return _on_kept_nodes(graph, _multigrid)
 
 
 def _on_kept_nodes(graph: Graph, prepare: Callable[[csc_array], Callable[[np.ndarray], np.ndarray]]) -> Apply:
@@ -71,8 +107,6 @@ def _factorised(matrix: csc_array) -> Callable[[np.ndarray], np.ndarray]:
 
 def _multigrid(matrix: csc_array) -> Callable[[np.ndarray], np.ndarray]:
     """Conjugate gradients preconditioned by smoothed aggregation, one demand after the other."""
-    if not find_spec("pyamg"):
-        raise ValueError("expected pyamg to be installed for method='multigrid', it is not; pip install pyamg")
     import pyamg
 
     levels: Any = pyamg.smoothed_aggregation_solver(matrix.tocsr())

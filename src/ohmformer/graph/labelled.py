@@ -1,0 +1,139 @@
+"""Graphs as people have them: this library's, networkx's, PyG's, SciPy's or a list of edges, with node labels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ohmformer.graph.graph import Graph
+from ohmformer.graph.layout import as_numbers
+
+ENTRIES = "entries"
+"""What ``resistance=`` or ``conductance=`` is called for a matrix, whose values are the weights."""
+FORMS = "a Graph, a networkx graph, a PyG Data or Batch, a SciPy sparse matrix or a list of edges"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledGraph:
+    """A graph and what its nodes are called; ``labels`` is None where they are numbered 0, 1, 2, ..."""
+
+    graph: Graph
+    labels: Sequence[Hashable] | None = None
+
+    @cached_property
+    def _numbers(self) -> dict[Hashable, int]:
+        return {label: i for i, label in enumerate(self.labels or ())}
+
+    def number(self, label: Hashable) -> int:
+        """The number of a node by its label, or a ValueError."""
+        if self.labels is None:
+            if isinstance(label, (int, np.integer)) and 0 <= label < self.graph.num_nodes:
+                return int(label)
+            raise ValueError(f"expected node numbers in 0..{self.graph.num_nodes - 1}, got {label!r}")
+        try:
+            return self._numbers[label]
+        except (KeyError, TypeError):
+            first = ", ".join(map(str, self.labels[:5]))
+            raise ValueError(f"expected a node of the graph, got {label!r}; the first are {first}") from None
+
+    def with_signals(self, values: Any) -> tuple[Graph, Tensor]:
+        """Numbers on the nodes as a tensor, and the graph in a type that holds them: neither is rounded to fewer digits.
+
+        A mapping gives numbers to some labels, and zero to all other nodes.
+        """
+        if isinstance(values, Mapping):
+            x = torch.zeros(self.graph.num_nodes, dtype=torch.float64)
+            for label, value in values.items():
+                x[self.number(label)] = float(value)
+            return self.graph, x
+        x = as_numbers(values)
+        typed = isinstance(values, (Tensor, np.ndarray)) and x.is_floating_point()
+        wide = torch.promote_types(x.dtype, self.graph.dtype) if typed else self.graph.dtype
+        return (self.graph if wide == self.graph.dtype else self.graph.to(dtype=wide)), x
+
+    def pairs(self, pairs: Any) -> Int[Tensor, "pairs 2"]:
+        """Pairs of nodes by number, from a tensor, an array or a list of pairs of labels."""
+        if isinstance(pairs, (Tensor, np.ndarray)):
+            found = torch.as_tensor(pairs)
+        else:
+            found = torch.tensor([self._pair(pair) for pair in pairs], dtype=torch.long).reshape(-1, 2)
+        if found.ndim != 2 or found.shape[1] != 2 or found.is_floating_point() or found.dtype == torch.bool:
+            raise ValueError(
+                f"expected pairs of node numbers, shape (pairs, 2), got {found.dtype} of shape {tuple(found.shape)}"
+            )
+        if found.numel():
+            low, high = (int(x) for x in torch.aminmax(found))
+            if low < 0 or high >= self.graph.num_nodes:
+                raise ValueError(f"expected node numbers in 0..{self.graph.num_nodes - 1}, got {low}..{high}")
+        return found.to(self.graph.device, torch.long)
+
+    def _pair(self, pair: Any) -> tuple[int, int]:
+        if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ValueError(f"expected pairs of nodes, got {pair!r}")
+        return self.number(pair[0]), self.number(pair[1])
+
+
+def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None) -> LabelledGraph:
+    """Any of the forms above as a graph with labels.
+
+    Weights are given by keyword and never guessed: the name of an edge attribute for networkx and PyG, ``"entries"`` for a
+    matrix, one number per edge for a list of edges. A :class:`Graph` has its own.
+
+    >>> as_graph([("home", "shop"), ("shop", "park")], resistance=[1.0, 2.0]).labels
+    ['home', 'shop', 'park']
+    """
+    weights = {"resistance": resistance, "conductance": conductance}
+    if isinstance(graph, (Graph, LabelledGraph)):
+        if resistance is not None or conductance is not None:
+            raise ValueError("expected no resistance= or conductance= beside a Graph, which has its own")
+        return graph if isinstance(graph, LabelledGraph) else LabelledGraph(graph)
+    nx, scipy_sparse = sys.modules.get("networkx"), sys.modules.get("scipy.sparse")
+    if nx is not None and isinstance(graph, nx.Graph):
+        labels = list(graph.nodes)
+        return LabelledGraph(Graph.from_networkx(graph, **weights), None if labels == list(range(len(labels))) else labels)
+    if hasattr(graph, "edge_index"):
+        return LabelledGraph(Graph.from_pyg(graph, **weights))
+    if scipy_sparse is not None and scipy_sparse.issparse(graph):
+        return LabelledGraph(Graph.from_scipy(graph, entries=_entries(graph, **weights)))
+    if isinstance(graph, (Tensor, np.ndarray)):
+        return LabelledGraph(Graph.from_edges(graph, **weights))
+    if isinstance(graph, Iterable) and not isinstance(graph, (str, bytes, Mapping)):
+        return _from_list(list(graph), weights)
+    raise ValueError(f"expected {FORMS}, got {type(graph).__name__}")
+
+
+def _entries(matrix: Any, resistance: Any, conductance: Any) -> str:
+    """What the values of a matrix are, by the keyword that says ``"entries"``."""
+    given = {name: value for name, value in (("resistance", resistance), ("conductance", conductance)) if value is not None}
+    if not given:
+        if matrix.nnz and not np.all(matrix.tocoo().data == 1):
+            both = 'conductance="entries" or resistance="entries"'
+            raise ValueError(f"expected {both} for a matrix whose values are not all one, got neither")
+        return "unit"
+    name, value = next(iter(given.items()))
+    if len(given) > 1 or value != ENTRIES:
+        raise ValueError(f'expected resistance="entries" or conductance="entries" for a matrix, got {given}')
+    return name
+
+
+def _from_list(edges: list[Any], weights: dict[str, Any]) -> LabelledGraph:
+    """A list of pairs: of numbers, or of labels, numbered in the order of their first appearance."""
+    for edge in edges:
+        if isinstance(edge, (str, bytes)) or not isinstance(edge, (Sequence, np.ndarray, Tensor)) or len(edge) != 2:
+            raise ValueError(f"expected {FORMS}; an edge is a pair of nodes, got {edge!r}")
+    if all(isinstance(node, (int, np.integer, Tensor)) and not isinstance(node, bool) for edge in edges for node in edge):
+        return LabelledGraph(Graph.from_edges([[int(u), int(v)] for u, v in edges], **weights))
+    number: dict[Hashable, int] = {}
+    try:
+        pairs = [[number.setdefault(node, len(number)) for node in edge] for edge in edges]
+    except TypeError:
+        raise ValueError("expected nodes that can be compared and hashed, such as numbers, strings or tuples") from None
+    return LabelledGraph(Graph.from_edges(pairs, num_nodes=len(number), **weights), list(number))

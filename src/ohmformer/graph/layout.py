@@ -1,0 +1,222 @@
+"""Which node and which edge belong to which graph and component: the structure of a batch, without its matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ohmformer.graph.ragged import Spans, kept
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Layout:
+    """Edges and nodes of one graph or of many side by side, their components, and signals on their nodes."""
+
+    edge_index: Int[Tensor, "2 edges"]
+    """Each edge once, tail then head."""
+    resistance: Float[Tensor, " edges"]
+    batch: Int[Tensor, " nodes"]
+    """The graph each node belongs to, ascending."""
+    num_graphs: int = 1
+    batched: bool = False
+    """Whether matrices carry a leading graph axis."""
+    self_loops_dropped: int = 0
+
+    # ------------------------------------------------------------------------------------------------ sizes
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all graphs together."""
+        return self.batch.shape[0]
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all graphs together, each counted once."""
+        return self.edge_index.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.resistance.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the resistances, and of every matrix made from them."""
+        return self.resistance.dtype
+
+    @kept
+    def nodes(self) -> Spans:
+        """Which nodes belong to which graph."""
+        return Spans.of(torch.bincount(self.batch, minlength=self.num_graphs))
+
+    @property
+    def graph_sizes(self) -> Int[Tensor, " graphs"]:
+        """Nodes of each graph."""
+        return self.nodes.counts
+
+    @property
+    def graph_offsets(self) -> Int[Tensor, " graphs"]:
+        """Index of each graph's first node."""
+        return self.nodes.first
+
+    @kept
+    def edge_graph(self) -> Int[Tensor, " edges"]:
+        """The graph each edge belongs to."""
+        return self.batch.index_select(0, self.edge_index[0])
+
+    @kept
+    def edge_counts(self) -> Int[Tensor, " graphs"]:
+        """Edges of each graph."""
+        return torch.bincount(self.edge_graph, minlength=self.num_graphs)
+
+    @kept
+    def components(self) -> Int[Tensor, " nodes"]:
+        """The connected component of every node, numbered from 0 over the whole batch."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        tail, head = self.edge_index.cpu().numpy()
+        n = self.num_nodes
+        adjacency = coo_array((np.ones(len(tail), dtype=np.int8), (tail, head)), shape=(n, n))
+        labels = connected_components(adjacency, directed=False)[1] if n else np.zeros(0, dtype=np.int64)
+        return torch.as_tensor(labels, dtype=torch.long, device=self.device)
+
+    @kept
+    def num_components(self) -> int:
+        """Connected components of all graphs together; isolated nodes count."""
+        return int(self.components.max()) + 1 if self.num_nodes else 0
+
+    @kept
+    def connected(self) -> bool:
+        """Whether every graph is; one without nodes is."""
+        return self.num_components == int((self.graph_sizes > 0).sum())
+
+    @kept
+    def component_sizes(self) -> Int[Tensor, " components"]:
+        """Nodes of each component."""
+        return torch.bincount(self.components, minlength=self.num_components)
+
+    @kept
+    def ranks(self) -> Int[Tensor, " graphs"]:
+        """The rank of each graph's Laplacian: nodes minus components."""
+        first = torch.full((self.num_components,), self.num_nodes, device=self.device)
+        node = torch.arange(self.num_nodes, device=self.device)
+        first = first.scatter_reduce(0, self.components, node, "amin")
+        return self.graph_sizes - torch.bincount(self.batch[first], minlength=self.num_graphs)
+
+    # ------------------------------------------------------------------------------------------------ padding
+
+    @kept
+    def width(self) -> int:
+        """Nodes of the largest graph: the node axis of padded tensors."""
+        return int(self.graph_sizes.max()) if self.num_graphs else 0
+
+    @property
+    def _slot(self) -> Int[Tensor, " nodes"]:
+        """Position of each node within its own graph."""
+        return self.nodes.within
+
+    @kept
+    def mask(self) -> Bool[Tensor, "*graphs width"]:
+        """True where a padded tensor holds a real node."""
+        mask = torch.zeros(self.num_graphs, self.width, dtype=torch.bool, device=self.device)
+        mask[self.batch, self._slot] = True
+        return self._squeeze(mask)
+
+    @kept
+    def padded_components(self) -> Int[Tensor, "*graphs width"]:
+        """The component of every node of a padded tensor, -1 on padding."""
+        label = torch.full((self.num_graphs, self.width), -1, device=self.device)
+        label[self.batch, self._slot] = self.components
+        return self._squeeze(label)
+
+    def pad(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "*graphs width features"]:
+        """Node features of a batch as ``(graphs, nodes, features)``, zeros where there is no node."""
+        if not self.batched:
+            return x
+        padded = x.new_zeros(self.num_graphs, self.width, x.shape[1])
+        return padded.index_put((self.batch, self._slot), x)
+
+    def unpad(self, x: Float[Tensor, "*graphs width features"]) -> Float[Tensor, "nodes features"]:
+        """The inverse of :meth:`pad`."""
+        return x[self.batch, self._slot] if self.batched else x
+
+    def _squeeze(self, x: Tensor) -> Tensor:
+        return x if self.batched else x.squeeze(0)
+
+    def component_means(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "components features"]:
+        """The mean of every column over every component."""
+        if self.num_components == 1:
+            return x.mean(dim=0, keepdim=True)
+        sums = x.new_zeros(self.num_components, x.shape[1]).index_add(0, self.components, x)
+        return sums / self.component_sizes[:, None].to(x.dtype)
+
+    def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
+        """``x`` with its mean over each component taken away; twice, as the first mean is rounded."""
+        for _ in range(2):
+            x = x - self._means_on_nodes(x)
+        return x
+
+    def center_(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
+        """The same in place, for large tensors that need no gradient."""
+        for _ in range(2):
+            x.sub_(self._means_on_nodes(x))
+        return x
+
+    def _means_on_nodes(self, x: Tensor) -> Tensor:
+        mean = self.component_means(x)
+        return mean if len(mean) == 1 else mean[self.components]
+
+    def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
+        """``signals`` as ``(nodes, signals)`` of this graph's type, or a ValueError that says what is wrong."""
+        signals = as_numbers(signals)
+        x = signals[:, None] if signals.ndim == 1 else signals
+        if x.ndim != 2 or x.shape[0] != self.num_nodes:
+            raise ValueError(f"expected one row per node, shape ({self.num_nodes}, k), got {tuple(signals.shape)}")
+        if x.is_complex():
+            raise ValueError(f"expected real numbers on the nodes, got {x.dtype}")
+        x = x.to(self.device, self.dtype)
+        if x.numel() and not torch.isfinite(torch.stack(torch.aminmax(x.detach()))).all():
+            raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
+        return x
+
+    def check_demands(
+        self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
+    ) -> Float[Tensor, "nodes demands"]:
+        """``demands`` as ``(nodes, demands)``, summing to zero on each component, or a ValueError that says what is wrong.
+
+        With ``center=True`` the component means are taken away instead.
+        """
+        demands = as_numbers(demands)
+        psi = self.check_signals(demands)
+        if center or not psi.numel():
+            return self.center(psi)
+        sums = self.component_means(psi.detach()) * self.component_sizes[:, None]
+        eps = max(torch.finfo(x).eps for x in (psi.dtype, demands.dtype) if x.is_floating_point)
+        largest = self.component_sizes[:, None] * torch.maximum(psi.detach().amax(dim=0), -psi.detach().amin(dim=0))
+        off = sums.abs() - 8 * eps * largest
+        if off.max() > 0:
+            component, column = divmod(int(off.argmax()), psi.shape[1])
+            raise ValueError(
+                f"expected every demand to sum to zero on each component, demand {column} sums to "
+                f"{sums[component, column].item():.3g} on component {component}; pass center=True to subtract the mean"
+            )
+        rounded = bool((sums.abs() <= torch.finfo(psi.dtype).eps * largest).all())
+        return psi if rounded else self.center(psi)
+
+
+def as_numbers(values: Tensor | np.ndarray | Sequence[Any]) -> Tensor:
+    """Numbers as a tensor, those of a list in float64; a ValueError if they are none."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.asarray(values)
+        return torch.as_tensor(array if isinstance(values, np.ndarray) else array.astype(np.float64))
+    except (TypeError, ValueError):
+        raise ValueError(f"expected numbers on the nodes, got {type(values).__name__}") from None

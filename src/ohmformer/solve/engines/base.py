@@ -1,0 +1,106 @@
+"""What an engine is: it says which problems it supports, and solves them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer.graph import Graph, circuit
+from ohmformer.solve.answer import Answer
+
+DENSE = 8000
+"""Nodes of a graph beyond which no engine makes an n x n matrix: half a gigabyte in float64."""
+
+Progress = Callable[[int, float], bool | None]
+"""Called with (layers, residual) as a solve goes on; returning True stops it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some graphs of a batch, and how they are to be solved."""
+
+    which: Int[Tensor, " graphs"] | None
+    """Their numbers in the batch; None for all of it."""
+    engine: str
+    native: bool
+    """Whether the C implementation runs, instead of torch's."""
+    dtype: torch.dtype
+    """Of the layers; residuals are always taken in float64."""
+    panel: int
+    """Demands that go through the layers together."""
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """``L phi = psi`` on the graphs of a part, to a tolerance."""
+
+    graph: Graph
+    demands: Float[Tensor, "nodes k"]
+    """Centred on every component, without gradient."""
+    tol: float
+    part: Part
+    progress: Progress | None = None
+    trace: bool = False
+
+
+class Engine(Protocol):
+    """A way to solve for potentials."""
+
+    def supports(self, problem: Problem) -> str | None:
+        """None if the engine can solve the problem, else one sentence that says what it expects."""
+        ...
+
+    def run(self, problem: Problem) -> Answer:
+        """Potentials with a certificate; the residual may miss the tolerance."""
+        ...
+
+
+class Watch:
+    """Reports on a solve to ``progress``, and remembers whether it is to stop: as ``progress`` said so, or by Ctrl-C."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.layers = 0
+        """Layers of finished rounds."""
+        self.residual = 1.0
+        """The worst residual that has been measured."""
+        self.stopped = False
+
+    def __call__(self, layers: int) -> bool:
+        """Report ``layers`` more than are finished; True if the work is to stop."""
+        if self._progress and self._progress(self.layers + layers, self.residual):
+            self.stopped = True
+        return self.stopped
+
+
+def residual(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+    """``psi - L phi``, by differences over the edges."""
+    left = psi.clone()
+    for out, x in zip(left.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x demands
+        out -= circuit.divergence(graph, circuit.flow(graph, x)).detach()
+    return left
+
+
+def relative_residual(
+    graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"], left: Float[Tensor, "nodes k"] | None = None
+) -> float:
+    """``|psi - L phi| / |psi|`` of the worst demand on the worst graph; ``left`` is ``psi - L phi`` where it is known."""
+    left = residual(graph, phi, psi) if left is None else left
+    if not left.numel():
+        return 0.0
+
+    def squares(x: Tensor) -> Tensor:
+        if graph.num_graphs == 1:
+            return x.square().sum(0, keepdim=True)
+        return x.new_zeros(graph.num_graphs, x.shape[1]).index_add(0, graph.batch, x.square())
+
+    gap, size = squares(left), squares(psi)
+    worst = torch.where(size > 0, gap / torch.where(size > 0, size, 1.0), gap).max()
+    return math.sqrt(float(worst)) if worst == worst else math.inf

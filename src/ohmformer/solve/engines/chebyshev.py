@@ -1,0 +1,175 @@
+"""Engine ``chebyshev``: Chebyshev layers on graphs of any size, one CSR product a layer, no n x n array anywhere.
+
+The layers are those of :class:`~ohmformer.constructions.Chebyshev` on ``N = D^-1/2 L D^-1/2``. What differs from the
+Transformer's forward pass is bookkeeping: demands are taken in panels that fit the cache, and the layers run in float32 (in
+C: along directions of eight bits, :mod:`~ohmformer.solve.engines.chebyshev_native`) while residuals are taken in float64,
+round by round.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.constructions.electric import Chebyshev
+from ohmformer.graph import Spectrum
+from ohmformer.solve.answer import Answer
+from ohmformer.solve.engines import chebyshev_native
+from ohmformer.solve.engines.base import Problem, Watch, relative_residual
+from ohmformer.solve.scaled import RowBlocks, Scaled, column_norms, empty_huge_pages, in_blocks, prepared
+
+
+class ChebyshevEngine:
+    """Chebyshev's semi-iteration on the scaled Laplacian in CSR, for any graph whose depth is bearable."""
+
+    def supports(self, problem: Problem) -> str | None:
+        """Every graph; the plan says whether the depth is reasonable."""
+        return None
+
+    def run(self, problem: Problem) -> Answer:
+        """Potentials by as many layers as the spectrum, estimated by Lanczos, asks for; the residual is measured."""
+        graph, psi = problem.graph, problem.demands
+        scaled, found = prepared(graph)
+        watch = Watch(problem.progress)
+        solved = _Solve(problem, scaled, found.spectrum, watch)
+        solved.run()
+        phi = graph.center_(solved.potentials).to(psi.dtype)
+        worst = float(solved.residual.max()) if solved.residual.numel() else 0.0
+        if phi.dtype != torch.float64 or graph.num_graphs > 1:
+            worst = relative_residual(graph, phi, psi)
+        stopped = watch.stopped and worst > problem.tol
+        note = "stopped early" if stopped else ""
+        return Answer(phi, "chebyshev", solved.deepest, worst, None, solved.spectrum, note, stopped)
+
+
+def reduction(spectrum: Spectrum) -> float:
+    """By how much one round in float32 reduces a residual: rounding leaves about ``eps kappa / 4`` of it."""
+    return min(max(torch.finfo(torch.float32).eps * spectrum.condition / 4, 1e-7), 0.1)
+
+
+def rounds_for(gain: float, spectrum: Spectrum) -> int:
+    """Rounds that reduce a residual by ``gain``."""
+    return max(1, math.ceil(math.log(gain) / math.log(reduction(spectrum)) - 1e-9))
+
+
+def layers_of_a_round(tol: float, spectrum: Spectrum) -> int:
+    """Layers of one of the rounds that together reduce every residual by ``tol``."""
+    return Chebyshev(spectrum).layers_for(tol ** (1 / rounds_for(tol, spectrum)) / spectrum.lmin)
+
+
+def layers_for(tol: float, spectrum: Spectrum) -> int:
+    """Layers that reduce every residual by ``tol``, all rounds together."""
+    return rounds_for(tol, spectrum) * layers_of_a_round(tol, spectrum)
+
+
+class _Solve:
+    """One solve, panel by panel and round by round: what it has found so far, and how good that is."""
+
+    def __init__(self, problem: Problem, scaled: Scaled, spectrum: Spectrum, watch: Watch) -> None:
+        self.demands, self.tol, self.part = problem.demands.double().contiguous(), problem.tol, problem.part
+        self.scaled, self.spectrum, self.watch = scaled, spectrum, watch
+        self.norm = column_norms(self.demands)
+        self.residual = (self.norm > 0).double()
+        self.potentials = empty_huge_pages(*self.demands.shape, dtype=torch.float64, device=self.demands.device).zero_()
+        self.deepest = 0
+        self._use(spectrum)
+
+    def _use(self, spectrum: Spectrum) -> None:
+        self.spectrum, self.construction = spectrum, Chebyshev(spectrum)
+        self.step = self.scaled.step(self.construction.gamma, torch.float32)
+
+    def run(self) -> None:
+        """Solve for all panels of demands; Ctrl-C ends it with what has been found."""
+        nodes, columns = self.demands.shape
+        widest = min(self.part.panel, columns)
+        padded = chebyshev_native.padded(widest) if self.part.native else widest
+        space = empty_huge_pages(3 * nodes * padded, dtype=torch.float32, device=self.demands.device)
+        try:
+            for first in range(0, columns, self.part.panel):
+                self._solve_panel(slice(first, min(first + self.part.panel, columns)), space)
+                if self.watch.stopped:
+                    break
+        except KeyboardInterrupt:
+            self.watch.stopped = True
+
+    def _solve_panel(self, part: slice, space: Float[Tensor, " memory"]) -> None:
+        psi, phi, norm = self.demands[:, part], self.potentials[:, part], self.norm[part]
+        width = chebyshev_native.padded(psi.shape[1]) if self.part.native else psi.shape[1]
+        state = space[: 3 * len(psi) * width].view(3, len(psi), width)
+        left, worst, layers = psi, float(self.residual[part].max()), 0
+        while worst > self.tol and not self.watch.stopped:
+            goal = 0.9 * (self.tol / worst) ** (1 / rounds_for(self.tol / worst, self.spectrum))
+            depth = self.construction.layers_for(goal / self.spectrum.lmin)
+            found, size, done = self._one_round(left, state, depth)
+            _add(phi, found, size, self.scaled.root)
+            after = self.scaled.residual(psi, phi, in_c=self.part.native)
+            now = column_norms(after) / torch.where(norm > 0, norm, 1.0)
+            before, worst = worst, float(now.max())
+            if worst < before:
+                left, self.residual[part] = after, now
+            else:
+                _add(phi, found, -size, self.scaled.root)
+            layers += done
+            self.watch.layers += done
+            self.watch.residual = float(self.residual.max())
+            self.deepest = max(self.deepest, layers)
+            if not self.watch.stopped:
+                self.watch(0)
+            if worst > 0.9 * before or (worst > 0.5 * before and self.spectrum.lmin < 1e-13):
+                break  # float64 gives no more
+            if worst > 4 * goal * before and not self.watch.stopped:  # the smallest eigenvalue was estimated too high
+                self._use(Spectrum(self.spectrum.lmin / 2, self.spectrum.lmax))
+
+    def _one_round(
+        self, left: Float[Tensor, "nodes k"], state: Float[Tensor, "3 nodes columns"], layers: int
+    ) -> tuple[Float[Tensor, "nodes k"], Float[Tensor, " k"], int]:
+        """Solve in float32 for the residual ``left``; returns the scaled solution, the scale of each column, layers done.
+
+        Columns are divided by a power of two that brings their norms to about one.
+        """
+        root = self.scaled.root
+        size = column_norms(left, root).clamp(min=1e-290).log2().round().exp2()
+        demand, beyond = state[0].tensor_split([left.shape[1]], dim=1)
+        for rows in in_blocks(len(left)):
+            torch.mul(left[rows] / size, root[rows], out=demand[rows])
+        beyond.zero_()
+        in_c = self.part.native and layers <= chebyshev_native.LIMITS["layers"]
+        one_round = chebyshev_native.one_round if in_c else chebyshev_round
+        x, done = one_round(self.step, state, self.construction, layers, self.watch)
+        return x[:, : left.shape[1]], size, done
+
+
+def chebyshev_round(
+    step: RowBlocks, state: Float[Tensor, "3 nodes k"], construction: Chebyshev, layers: int, watch: Watch
+) -> tuple[Float[Tensor, "nodes k"], int]:
+    """``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``, or fewer if stopped.
+
+    ``state[0]`` is the demand; all of the state is overwritten, and the answer is a part of it. A layer is a step of
+    gradient descent, and an interpolation that runs past it:
+    ``x_before <- (1 - omega) x_before + omega (x + gamma (demand - N x))``, after which the two change places.
+    """
+    push, x, before = state
+    push.mul_(construction.gamma)
+    x.zero_()
+    before.zero_()
+    done = 0
+    try:
+        for omega in construction.omegas(layers):
+            for rows, product in step:
+                before[rows].lerp_(product(x).add_(push[rows]), omega)
+            x, before = before, x
+            done += 1
+            if done % 10 == 0 and watch(done):
+                break
+    except KeyboardInterrupt:
+        watch.stopped = True
+    return x, done
+
+
+def _add(phi: Float[Tensor, "n k"], x: Float[Tensor, "n k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]) -> None:
+    """``phi + D^-1/2 x`` in phi's place, the columns of x times their sizes."""
+    for rows in in_blocks(len(phi)):
+        phi[rows].addcmul_(x[rows].double().mul_(size), root[rows])

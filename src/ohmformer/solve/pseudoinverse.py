@@ -1,0 +1,132 @@
+"""``L^+ psi`` by the engines that the plan names, with a certificate, and with gradients by one more solve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ohmformer.graph import Graph
+from ohmformer.solve.answer import Answer, check_reached, join
+from ohmformer.solve.engines.base import Part, Problem, Progress
+from ohmformer.solve.plan import CLASSICAL, Plan, engine, fallback, make_plan
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a solve is asked for."""
+
+    tol: float
+    method: str = "auto"
+    progress: Progress | None = None
+    trace: bool = False
+
+
+def apply_pinv(graph: Graph, psi: Tensor, request: Request) -> Answer:
+    """``L^+ psi`` for centred columns psi, differentiable in psi and in the resistances.
+
+    Ctrl-C ends it with the best potentials so far; where a gradient is being recorded it is raised.
+    """
+    if not (torch.is_grad_enabled() and (graph.resistance.requires_grad or psi.requires_grad)):
+        return solve(graph, psi.detach(), request)
+    certificate: list[Answer] = []
+    phi = _PseudoInverse.apply(graph.resistance, psi, graph, request, certificate)
+    return replace(certificate[0], value=phi)
+
+
+def apply_in_turn(graph: Graph, panels: Iterable[Tensor], request: Request) -> Iterator[Answer]:
+    """``L^+`` of one panel of demands after the other; ``progress`` hears of the layers of all of them together.
+
+    If one is stopped, those after it are left as they are: zero, with a residual of one.
+    """
+    before, now, last = 0, 0, None
+
+    def tell(layers: int, residual: float) -> bool:
+        nonlocal now
+        now = layers
+        return bool(request.progress and request.progress(before + layers, residual))
+
+    for psi in panels:
+        if last is not None and last.stopped:
+            last = replace(last, value=torch.zeros_like(psi), layers=0, residual=1.0)
+        else:
+            last = apply_pinv(graph, psi, replace(request, progress=tell))
+            before, now = before + now, 0
+        yield last
+
+
+class _PseudoInverse(torch.autograd.Function):
+    """``phi = L^+ psi``, with gradients by one more solve instead of through the layers.
+
+    For an incoming gradient g: ``w = L^+ g`` is the gradient in psi, and as ``d phi = -L^+ dL phi``, an edge (u, v) of
+    conductance c gets ``-(w_u - w_v)(phi_u - phi_v)``, so its resistance gets the same over ``-r^2``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, resistance: Tensor, psi: Tensor, graph: Graph, request: Request, certificate: list[Answer]
+    ) -> Tensor:
+        answer = solve(graph, psi.detach(), request)
+        if answer.stopped and not request.progress:
+            raise KeyboardInterrupt  # a step of training must not go on with half an answer
+        ctx.graph, ctx.tol, ctx.method = graph, request.tol, request.method
+        ctx.save_for_backward(resistance, answer.value)
+        certificate.append(replace(answer, value=None))  # no reference to the output: it would keep itself alive
+        return answer.value
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        resistance, phi = ctx.saved_tensors
+        found = solve(ctx.graph, ctx.graph.center(gradients[0]), Request(ctx.tol, ctx.method))
+        if found.stopped:
+            raise KeyboardInterrupt  # nor with half a gradient
+        adjoint, (tail, head) = found.value, ctx.graph.edge_index
+        drop = torch.zeros_like(resistance)
+        for w, x in zip(adjoint.split(8, dim=1), phi.split(8, dim=1), strict=True):  # never as wide as edges x demands
+            drop += ((w[head] - w[tail]) * (x[head] - x[tail])).sum(1)
+        return drop / resistance.square(), adjoint, None, None, None
+
+
+def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
+    """``L^+ psi`` without gradient: every part of the batch by its engine, the answers side by side."""
+    made = make_plan(graph, psi.shape[1], request.tol, request.method, request.trace)
+    if not psi.any():
+        return Answer(torch.zeros_like(psi), "none", 0, 0.0, 0.0, note="nothing is demanded", plan=made)
+    if len(made.parts) == 1:
+        answer, part = _solve_part(graph, psi, made.parts[0], request)
+        return replace(answer, plan=Plan((part,), graph.num_graphs))
+    value, answers, parts = torch.zeros_like(psi), [], []
+    for part in made.parts:
+        assert part.which is not None
+        rows = graph.nodes.rows(part.which)
+        mine = psi[rows]
+        if mine.any():
+            answer, part = _solve_part(graph.select(part.which), mine, part, request)
+            value[rows] = answer.value
+            answers.append(answer)
+        parts.append(part)
+    return replace(join(answers, value), plan=Plan(tuple(parts), graph.num_graphs))
+
+
+def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tuple[Answer, Part]:
+    """One part by its engine, or if that misses the tolerance by the next one; and which it was in the end."""
+    problem = Problem(graph, psi, request.tol, part, request.progress, request.trace)
+    chosen = engine(part, transformer=request.trace)
+    missing = chosen.supports(problem)
+    if missing:
+        raise ValueError(missing)
+    answer = chosen.run(problem)
+    if request.method != "auto" or request.trace or answer.residual <= request.tol or answer.stopped:
+        chosen_instead = request.method == "auto" and part.engine in CLASSICAL
+        return check_reached(replace(answer, note=part.reason) if chosen_instead else answer, request.tol), part
+    reason = f"{answer.method} stopped at a residual of {answer.residual:.1e}"
+    then = fallback(problem, reason)
+    if then is not None:
+        other = engine(then, transformer=False).run(replace(problem, part=then, trace=False))
+        if other.residual < answer.residual:
+            answer, part = replace(other, note=reason), then
+    return check_reached(answer, request.tol), part

@@ -1,0 +1,149 @@
+"""Eigenvectors of the Laplacian, with their eigenvalues."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer import exact
+from ohmformer.constructions import GramSchmidt, Laplacian, SubspaceIteration, ThroughPinv
+from ohmformer.graph import Graph
+from ohmformer.graph.labelled import as_graph
+from ohmformer.solve.answer import EigenAnswer, check_reached, check_tolerance, join
+from ohmformer.solve.blockwise import like_sized_parts
+from ohmformer.solve.engines.base import DENSE
+from ohmformer.solve.engines.direct import Apply, by_lapack, by_multigrid, by_sparse_lu, eigenpairs
+from ohmformer.solve.plan import REASONABLE, SMALL
+from ohmformer.solve.pseudoinverse import Request, apply_pinv
+
+LAPACK = 2000
+"""Nodes up to which all eigenvectors by LAPACK take less time than a few by Lanczos through ``L^+``."""
+
+
+def eigenvectors(
+    graph: Any,
+    k: int = 6,
+    which: str = "smallest",
+    *,
+    tol: float = 1e-6,
+    method: str = "auto",
+    trace: bool = False,
+    resistance: Any = None,
+    conductance: Any = None,
+) -> EigenAnswer:
+    """The ``k`` smallest nonzero (ascending) or largest (descending) eigenvectors, ``(nodes, k)``, and their eigenvalues.
+
+    Of a graph that has fewer, the other columns are zero and their eigenvalues NaN. ``residual`` is
+    ``|L v - lambda v| / lmax`` for the worst of them. Methods: ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on L, or for the
+    smallest on ``L^+``, each product being one solve) and ``"subspace"``, the paper's subspace iteration as a Transformer
+    (Lemma 6), through ``L^+`` for the smallest, made deeper until it is good enough. ``"auto"`` takes LAPACK up to 2,000
+    nodes, then Lanczos; with ``trace=True``, subspace iteration.
+    """
+    check_tolerance(tol, method, ("auto", "direct", "lanczos", "subspace"))
+    if k < 1:
+        raise ValueError(f"expected k >= 1 eigenvectors, got {k}")
+    if which not in ("smallest", "largest"):
+        raise ValueError(f"expected which='smallest' or 'largest', got {which!r}")
+    asked = as_graph(graph, resistance=resistance, conductance=conductance)
+    found = asked.graph
+    if trace and method == "auto":
+        method = "subspace"
+    if method in ("direct", "subspace") and found.width > DENSE:
+        raise ValueError(f"expected graphs of at most {DENSE} nodes for method={method!r}, got one of {found.width}")
+    vectors = torch.zeros(found.num_nodes, k, dtype=found.dtype, device=found.device)
+    answers = []
+    for chosen, part in [(None, found)] if trace else like_sized_parts(found):
+        answers.append(_of_part(part, k, which, tol, method, trace))
+        if chosen is None:
+            vectors = answers[-1].value
+        else:
+            vectors[found.nodes.rows(chosen)] = answers[-1].value
+    answer = join(answers, vectors)
+    values = _rayleigh_quotients(found, vectors.detach())
+    return replace(check_reached(answer, tol), labels=asked.labels, eigenvalues=values if found.batched else values[0])
+
+
+def _of_part(graph: Graph, k: int, which: str, tol: float, method: str, trace: bool) -> EigenAnswer:
+    """Graphs of like size, by one method."""
+    if method == "subspace":
+        return _subspace(graph, k, which, tol, trace)
+    if method == "lanczos" or (method == "auto" and graph.width > LAPACK):
+        return _lanczos(graph, k, which, tol)
+    vectors = graph.unpad(exact.eigenvectors(graph, k, which).vectors)
+    return _answer(graph, vectors, "lapack")
+
+
+def _answer(graph: Graph, vectors: Tensor, method: str, **certificate: Any) -> EigenAnswer:
+    """Vectors ``(nodes, k)`` with their measured residual; eigenvalues are put in once all parts are there."""
+    values = _rayleigh_quotients(graph, vectors.detach())
+    residual = _eigen_residual(graph, vectors.detach(), values)
+    return EigenAnswer(vectors, method, certificate.pop("layers", 0), residual, None, eigenvalues=values, **certificate)
+
+
+def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
+    """``v^T L v`` of every column of every graph, by differences over the edges; NaN where the column is zero."""
+    tail, head = graph.edge_index
+    energy = (vectors[tail] - vectors[head]).square() / graph.resistance.detach()[:, None]
+    none = vectors.new_zeros(graph.num_graphs, vectors.shape[1])
+    size = none.index_add(0, graph.batch, vectors.square())
+    return torch.where(
+        size > 0.5, none.index_add(0, graph.edge_graph, energy) / torch.where(size > 0.5, size, 1.0), torch.nan
+    )
+
+
+def _eigen_residual(graph: Graph, vectors: Float[Tensor, "nodes k"], values: Float[Tensor, "graphs k"]) -> float:
+    """``|L v - lambda v| / lmax`` of the worst column; zero columns count as exact."""
+    if not vectors.numel():
+        return 0.0
+    left = graph.sparse_laplacian().detach() @ vectors - values.nan_to_num()[graph.batch] * vectors
+    squares = values.new_zeros(values.shape).index_add(0, graph.batch, left.square())
+    return math.sqrt(float(squares.max())) / graph.spectral_bounds().lmax
+
+
+def _subspace(graph: Graph, k: int, which: str, tol: float, trace: bool) -> EigenAnswer:
+    """Subspace iteration, twice as deep until the residual is below ``tol``."""
+    spectrum = graph.spectral_bounds()
+    matrix = ThroughPinv(spectrum) if which == "smallest" else Laplacian(spectrum)
+    iteration = SubspaceIteration(matrix, GramSchmidt(k))
+    start, steps = iteration.start(graph, seed=0), 1
+    while True:
+        layers = iteration.layers(steps)
+        states = iteration.run_blocks(graph, iteration.inputs(graph, start), layers, trace=trace)
+        vectors = graph.unpad(states.final[iteration.answer].flip(-1))
+        answer = _answer(graph, vectors, "subspace", layers=layers, spectrum=spectrum, trace=states if trace else None)
+        if answer.residual <= tol or iteration.layers(2 * steps) > REASONABLE:
+            return answer
+        steps *= 2
+
+
+def _lanczos(graph: Graph, k: int, which: str, tol: float) -> EigenAnswer:
+    """ARPACK, graph by graph; products with ``L^+`` by the engine that the plan names."""
+    parts, names = [], []
+    for part in graph.split() if graph.batched else [graph]:
+        host = part.to("cpu", torch.float64)
+        if int(host.ranks[0]) <= 3 * k or host.num_nodes <= SMALL:  # ARPACK needs many more nodes than vectors
+            vectors, name = exact.eigenvectors(host, k, which).vectors, "lapack"
+        else:
+            name, pinv = "lanczos", None
+            if which == "smallest":
+                solver, pinv = _repeated_inverse(host, min(tol, 1e-6) * 1e-3)
+                name = f"lanczos through {solver}"
+            _, vectors = eigenpairs(host, k, which, pinv)
+        parts.append(vectors.to(graph.device, graph.dtype))
+        names.append(name)
+    return _answer(graph, torch.cat(parts), ", ".join(dict.fromkeys(names)))
+
+
+def _repeated_inverse(graph: Graph, tol: float) -> tuple[str, Apply]:
+    """``x -> L^+ x`` for many x, one after the other, by the method that ``auto`` finds for the first."""
+    probe = graph.center(torch.randn(graph.num_nodes, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    first = apply_pinv(graph, probe, Request(1e-6))
+    if first.method == "chebyshev":
+        return "chebyshev", lambda x: apply_pinv(graph, x, Request(tol, "chebyshev")).value
+    factorise = {"lapack": by_lapack, "multigrid": by_multigrid}.get(first.method, by_sparse_lu)
+    return first.method, factorise(graph)
