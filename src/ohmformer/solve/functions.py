@@ -73,6 +73,8 @@ def heat_kernel(
 
 def _heat(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answer:
     """The kernels of graphs of like size, padded; by LAPACK if that is asked for, or if rounding drowns the layers."""
+    if method == "auto" and graph.width > SMALL and not graph.resistance.requires_grad:
+        method = "direct"  # at 2,000 nodes LAPACK takes a fifth of the layers' time; it has no gradient
     made = None if method == "direct" else _by_layers(graph, s, "seeded" if method == "auto" else method, tol, trace)
     if made is not None and (method != "auto" or made.residual <= tol):
         return made

@@ -1,0 +1,118 @@
+"""Every engine and every implementation of it against LAPACK, on one grid of graphs."""
+
+import numpy as np
+import pytest
+import torch
+
+import ohmformer as ohm
+from ohmformer import Graph, exact, native
+from ohmformer.graph.families import family
+from ohmformer.solve.engines import ENGINES, TRANSFORMERS, Problem
+from ohmformer.solve.engines.base import Part
+from ohmformer.solve.plan import SMALL, make_plan
+from tests.solve.test_solve import random_graph
+from tests.strategies import demands_for
+
+TOL = 1e-8
+
+
+def torus() -> Graph:
+    node = np.arange(400).reshape(20, 20)
+    edges = [np.stack([node.ravel(), np.roll(node, 1, axis).ravel()], 1) for axis in (0, 1)]
+    return Graph.from_edges(np.concatenate(edges), resistance=np.random.default_rng(0).uniform(0.5, 2, 800))
+
+
+GRAPHS = {
+    "path": family("path", 12, generator=torch.Generator().manual_seed(0)),
+    "dense": family("complete", 30, generator=torch.Generator().manual_seed(1), spread=1.0),
+    "torus": torus(),
+    "two components and isolated nodes": Graph.from_edges([(0, 1), (1, 2), (2, 0), (4, 5)], num_nodes=8),
+    "parallel edges": Graph.from_edges([(0, 1), (0, 1), (1, 2)], resistance=[1.0, 2.0, 3.0]),
+    "random, 700 nodes": random_graph(700, 3000),
+    "batch": Graph.collate([random_graph(n, 2 * n, seed=n) for n in (5, 17, 60, 130)]),
+}
+VARIANTS = [
+    *((name, False) for name in ENGINES),
+    ("cubing", True),
+    ("chebyshev", True),
+]
+
+
+def part(engine: str, in_c: bool) -> Part:
+    return Part(None, engine, in_c, torch.float32, 64, "test")
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(("engine", "in_c"), VARIANTS)
+def test_every_engine_and_implementation_gives_the_potentials_of_lapack(graph, engine, in_c):
+    g = GRAPHS[graph]
+    if in_c and native.active() is None:
+        pytest.skip("no native kernels in use")
+    limits = native.KERNELS["ohm_invert"].limits
+    if in_c and engine == "cubing" and g.width > limits["nodes"]:
+        pytest.skip("beyond the limits of the kernel")
+    psi = demands_for(g, k=5)
+    problem = Problem(g, psi, TOL, part(engine, in_c))
+    assert ENGINES[engine].supports(problem) is None
+    answer = ENGINES[engine].run(problem)
+    truth = exact.potentials(g, psi)
+    assert answer.residual <= TOL
+    condition = exact.spectrum(g).condition
+    torch.testing.assert_close(answer.value, truth, rtol=0, atol=condition * TOL * float(truth.abs().max()))
+
+
+@pytest.mark.parametrize("engine", TRANSFORMERS)
+def test_constructions_as_engines_give_the_potentials_of_lapack(engine):
+    g = GRAPHS["parallel edges"]
+    psi = demands_for(g, k=5)
+    answer = TRANSFORMERS[engine].run(Problem(g, psi, TOL, part(engine, False), trace=True))
+    torch.testing.assert_close(answer.value, exact.potentials(g, psi), rtol=0, atol=1e-6)
+    assert len(answer.trace) == answer.layers
+    assert answer.residual <= answer.bound <= TOL
+
+
+def test_an_engine_says_what_it_expects():
+    many = Graph.from_edges([(0, 1)], num_nodes=8001)
+    problem = Problem(many, torch.zeros(8001, 1, dtype=torch.float64), 1e-6, part("cubing", False))
+    assert ENGINES["cubing"].supports(problem) == "expected at most 8000 nodes for method='cubing', got 8001"
+    with pytest.raises(ValueError, match="expected at most 8000 nodes for a Transformer with method='squaring', got 8001"):
+        ohm.potentials(many, {0: 1.0, 1: -1.0}, method="squaring")
+
+
+def test_the_plan_names_an_engine_and_a_reason_for_every_graph_of_a_batch():
+    batch = Graph.collate(
+        [random_graph(20, 30), random_graph(900, 4000), random_graph(100, 300), random_graph(5000, 20_000)]
+    )
+    made = ohm.plan(batch, demands=3)
+    assert [made.of(i).engine for i in range(4)] == ["cubing", "chebyshev", "cubing", "chebyshev"]
+    assert made.of(0).native == (native.active() is not None)
+    assert not made.of(2).native  # more nodes than the kernel takes
+    assert made.of(3) is not made.of(1)
+    assert all(made.of(i).reason for i in range(4))
+    assert str(made).count("\n") == len(made.parts)
+
+
+def test_the_plan_is_part_of_the_answer_and_says_what_answered():
+    path = family("path", 2 * SMALL, generator=torch.Generator().manual_seed(0))
+    answer = ohm.potentials(path, demands_for(path))
+    assert answer.method == "sparse LU"
+    assert [part.engine for part in answer.plan.parts] == ["sparse LU"]
+    assert "layers at a condition number" in answer.plan.parts[0].reason
+    assert answer.note == answer.plan.parts[0].reason
+    assert ohm.plan(path).parts[0].engine == "sparse LU"
+
+
+def test_a_plan_does_not_solve(monkeypatch):
+    for engine in set(map(type, [*ENGINES.values(), *TRANSFORMERS.values()])):
+        monkeypatch.setattr(engine, "run", lambda *_: pytest.fail("solved"))
+    for g in GRAPHS.values():
+        assert make_plan(g, 1, 1e-6).parts
+
+
+def test_mps_is_refused_with_the_reason():
+    class OnMPS(Graph):
+        device = torch.device("mps")
+
+    g = GRAPHS["path"]
+    with pytest.raises(ValueError, match="MPS has no float64"):
+        make_plan(OnMPS(g.edge_index, g.resistance, g.batch), 1, 1e-6)
