@@ -18,6 +18,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,16 +44,60 @@ def disable() -> None:
     _library = None
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """Stand-in for the table of kernels: limits only."""
+
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+_INT = 2**29 - 1
+KERNELS = {
+    "ohm_encode": Kernel({"channels": 8, "evolving_nodes": 64, "nodes": _INT, "edges": _INT}),
+    "ohm_on_spectrum": Kernel({"channels": 16}),
+    "ohm_on_spectrum_backward": Kernel({"channels": 16}),
+}
+_chosen: ContextVar[str | None] = ContextVar("ohmformer_native", default=None)
+
+
+@dataclass(frozen=True)
+class Library:
+    """Stand-in: the compiled functions."""
+
+    functions: ctypes.CDLL
+
+    def call(self, name: str, *values: Any) -> None:
+        """Run a kernel; tensors are passed as addresses."""
+        import torch
+
+        plain = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values]
+        threads = [] if name == "ohm_encode" else [torch.get_num_threads()]
+        if getattr(self.functions, name)(*threads, *plain):
+            raise MemoryError(f"expected memory for {name} of {values[0]} rows or graphs, there is none")
+
+
+def active() -> Library | None:
+    """The library in use, or None for torch alone."""
+    if (_chosen.get() or os.environ.get("OHMFORMER_NATIVE")) == "off":
+        return None
+    try:
+        return Library(_compiled())
+    except OSError:
+        return None
+
+
 @contextmanager
-def used(wanted: bool = True) -> Iterator[None]:
-    """Compiled code inside the ``with``, or torch, and what was before after it."""
+def used(name: str | bool = "baseline") -> Iterator[None]:
+    """Use one library inside the ``with``, or torch for "off"; the old library() follows."""
     global _library
-    before = _library
-    _library = _compiled() if wanted else None
+    name = {True: "baseline", False: "off"}.get(name, name) if isinstance(name, bool) else name
+    before, token = _library, _chosen.set(name)
+    _library = None if name == "off" else _compiled()
     try:
         yield
     finally:
         _library = before
+        _chosen.reset(token)
 
 
 def library() -> ctypes.CDLL | None:
@@ -60,14 +106,11 @@ def library() -> ctypes.CDLL | None:
 
 
 def call(name: str, *values: Any) -> None:
-    """A compiled function that has its own threads, as many as torch has; tensors are given as addresses."""
-    import torch
-
-    if _library is None:
-        raise RuntimeError(f"expected native.enable() before {name}")
-    plain = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values]
-    if getattr(_library, name)(torch.get_num_threads(), *plain):
-        raise MemoryError(f"expected memory for {name} of {values[0]} rows or graphs, there is none")
+    """Run a kernel of the library in use."""
+    library = active() if _library is None else Library(_library)
+    if library is None:
+        raise RuntimeError(f"expected a native library for {name}, got none")
+    library.call(name, *values)
 
 
 @cache
