@@ -257,3 +257,56 @@ def test_the_published_parameter_counts_are_explained():
 def test_wrong_input_is_one_sentence(options, arguments, words):
     with pytest.raises(ValueError, match=words):
         LinearTransformerPE(4, **options)(torch.tensor([[0, 1], [1, 0]]), **arguments)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_pyg_data_and_batches_are_encoded_as_they_are(choice):
+    model = LinearTransformerPE(6, seed=3, **CHOICES[choice]).eval()
+    weighted = molecules(3)[-1].clone()
+    weighted.edge_weight = torch.full((weighted.edge_index.shape[1],), 2.0)
+    weighted.edge_weight[:1] = weighted.edge_weight[weighted.edge_index.shape[1] // 2] = 5.0
+    for data in (molecules(3)[-1], batch_of(molecules(12)), weighted):
+        assert torch.equal(model(data), encode(model, data))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            torch.zeros(2, 3, dtype=torch.long, device="meta"),
+            "expected edge_index with values, got a tensor on the device 'meta'",
+        ),
+        ([("a", "b")], r"expected edge_index as a tensor of shape \(2, edges\), got a list that begins with \('a', 'b'\)"),
+        ("a b", "expected edge_index as a tensor .* got a str"),
+        (None, "expected edge_index as a tensor .* got a NoneType"),
+        (Data(num_nodes=3), "expected edge_index as a tensor .* got a NoneType"),
+        (torch.zeros(2, 3), "expected edge_index as integers .* got torch.float32"),
+        (
+            torch.zeros(3, 2, dtype=torch.long),
+            r"expected edge_index as integers of shape \(2, edges\), got torch.int64 of \(3, 2\)",
+        ),
+    ],
+)
+def test_anything_but_edges_is_refused_in_one_sentence(given, words):
+    with pytest.raises(ValueError, match=words):
+        LinearTransformerPE(4)(given)
+
+
+def test_edges_on_another_device_than_the_encoding_are_refused_in_one_sentence():
+    with pytest.raises(ValueError, match="expected edge_index and the encoding on one device, got cpu and meta"):
+        LinearTransformerPE(4).to("meta")(torch.tensor([[0], [1]]))
+
+
+def test_the_names_of_the_package_are_listed():
+    from ohmformer import encoding
+
+    assert set(encoding.__all__) <= set(dir(encoding))
+    assert all(hasattr(encoding, name) for name in dir(encoding))
+
+
+def test_answers_are_the_same_in_inference_mode():
+    batch = batch_of(molecules(10))
+    for model in models():
+        with torch.inference_mode():
+            found = encode(model, batch)
+        torch.testing.assert_close(found.clone(), encode(model, batch), atol=2e-5, rtol=0)

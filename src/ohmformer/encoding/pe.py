@@ -185,12 +185,12 @@ class LinearTransformerPE(nn.Module):
             x = data.x if x is None and self.phi0 == "features" else x
         if num_nodes is None and batch is None and x is not None:
             num_nodes = len(x)
+        pairs = read_pairs(edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype)
+        if pairs.graph.device != self.scalars.device:
+            raise ValueError(
+                f"expected edge_index and the encoding on one device, got {pairs.graph.device} and {self.scalars.device}"
+            )
         with torch.autocast(self.scalars.device.type, enabled=False):
-            pairs = read_pairs(edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype)
-            if pairs.graph.device != self.scalars.device:
-                raise ValueError(
-                    f"expected edge_index and the encoding on one device, got {pairs.graph.device} and {self.scalars.device}"
-                )
             layers = self._layers()
             draws = self.draws if self.phi0 == "random" else 1
             phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
