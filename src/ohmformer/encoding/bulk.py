@@ -167,8 +167,9 @@ def _from_pyg(folder: Path) -> Iterator[Entry]:
         if "x" in slices:
             nodes = int(slices["x"][row + 1] - slices["x"][row])
         else:
-            counts = stored.get("num_nodes", stored.get("_num_nodes"))
-            nodes = int(counts[row]) if counts is not None else int(index.max()) + 1 if index.numel() else 0
+            counts = stored.get("_num_nodes", stored.get("num_nodes"))
+            known = counts is not None and not isinstance(counts, int)  # a number is the sum over all graphs
+            nodes = int(counts[row]) if known else int(index.max()) + 1 if index.numel() else 0
         data = Data(edge_index=index, num_nodes=nodes)
         if weights is not None:
             data.edge_weight = weights[low:high]

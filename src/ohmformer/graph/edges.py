@@ -75,7 +75,7 @@ def lists_both_directions(index: Int[Tensor, "2 pairs"]) -> bool:
     Traceback (most recent call last):
     ValueError: expected all edges in both directions or all once, got the pair (1, 2) in one direction and (0, 1) in both
     """
-    if not index.numel():
+    if not bool((index[0] < index[1]).any()) or not bool((index[0] > index[1]).any()):
         return False
     key, mirrored = _keys(index)
     if torch.equal(key.sort().values, mirrored.sort().values):
