@@ -2,9 +2,13 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -119,6 +123,59 @@ def test_a_repository_on_the_hub_is_downloaded_and_nothing_else_of_it(tmp_path, 
         assert not any("code.py" in path for path in asked)
         with pytest.raises(ValueError, match="expected a shipped model"):
             LinearTransformerPE.from_pretrained("someone/other", **options)
+
+
+def test_a_model_is_uploaded_to_the_hub_by_its_two_files(monkeypatch):
+    import huggingface_hub
+
+    calls = {}
+
+    class Api:
+        def __init__(self, **options):
+            calls["api"] = options
+
+        def create_repo(self, **options):
+            calls["create"] = options
+            return type("Repository", (), {"repo_id": options["repo_id"]})
+
+        def upload_folder(self, *, repo_id, folder_path, **options):
+            calls["files"], calls["options"] = sorted(p.name for p in Path(folder_path).iterdir()), options
+            return f"https://hub/{repo_id}/commit/1"
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    address = LinearTransformerPE(3).push_to_hub("someone/model", private=True, commit_message="First")
+    assert address == "https://hub/someone/model/commit/1"
+    assert calls["create"] == {"repo_id": "someone/model", "private": True, "exist_ok": True}
+    assert calls["files"] == ["config.json", "model.safetensors"]
+    assert calls["options"] == {"commit_message": "First"}
+
+
+def test_the_encoding_needs_neither_pyg_nor_the_hub():
+    """In an interpreter where neither can be found, the encoding works; what needs them names the extra."""
+    code = """
+import importlib.util, sys
+missing = {"torch_geometric", "huggingface_hub"}
+for name in missing:
+    sys.modules[name] = None
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in missing else find(name, package)
+import torch
+from ohmformer.encoding import LinearTransformerPE, pairwise
+edges = torch.tensor([[0, 1], [1, 2]])
+print(LinearTransformerPE.from_pretrained("zinc")(edges).shape, pairwise(edges).shape)
+for name in ("someone/model", None):
+    try:
+        LinearTransformerPE.from_pretrained(name) if name else __import__("ohmformer.encoding.transforms")
+    except ImportError as error:
+        print(error)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert run.stdout.splitlines() == [
+        "torch.Size([3, 6]) torch.Size([1, 3, 3, 3])",
+        "expected the package huggingface_hub, which `pip install ohmformer[hub]` brings, got none",
+        "expected the package torch_geometric, which `pip install ohmformer[pyg]` brings, got none",
+    ], run.stderr
 
 
 def test_a_bad_file_is_named_in_one_sentence(tmp_path):
@@ -282,7 +339,8 @@ def test_a_dataset_that_was_processed_with_another_k_is_processed_again(tmp_path
             assert self.pre_transform is not None
             self.save([self.pre_transform(g) for g in molecules(3)], self.processed_paths[0])
 
-    assert Dataset(2)[0].eigenvector_pe.shape[1] == 2
+    first: Any = Dataset(2)[0]
+    assert first.eigenvector_pe.shape[1] == 2
     with pytest.warns(UserWarning, match="pre_transform"):
         Dataset(5)
 

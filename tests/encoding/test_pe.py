@@ -259,6 +259,24 @@ def test_wrong_input_is_one_sentence(options, arguments, words):
         LinearTransformerPE(4, **options)(torch.tensor([[0, 1], [1, 0]]), **arguments)
 
 
+@pytest.mark.parametrize("options", [{}, {"degrees": "l1"}, {"evolve": True}])
+def test_answers_and_gradients_are_the_same_on_every_device_and_stay_there(device, options):
+    batch = batch_of([*molecules(20), *(Data(x=torch.ones(60, 5), edge_index=g, num_nodes=60) for g in [ring(60)])])
+    for model in models(**options):
+        wanted = encode(model.double(), batch)
+        found = encode(model.to(device), batch.to(device))
+        assert found.device.type == device.type
+        torch.testing.assert_close(found.cpu(), wanted, atol=1e-8, rtol=0)
+        found.square().sum().backward()
+        assert model.value.grad is not None
+        assert model.value.grad.device.type == device.type
+
+
+def ring(nodes: int) -> torch.Tensor:
+    once = torch.stack([torch.arange(nodes), (torch.arange(nodes) + 1) % nodes])
+    return torch.cat([once, once.flip(0)], dim=1)
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_pyg_data_and_batches_are_encoded_as_they_are(choice):
     model = LinearTransformerPE(6, seed=3, **CHOICES[choice]).eval()

@@ -260,7 +260,8 @@ def test_spectral_orderings_are_those_of_networkx(kind, normalized):
     """Weights are drawn, so eigenvalues are simple and entries differ; labels are strings, integers and a mixture."""
     for seed in range(8):
         first = labelled(seed, kind=kind)
-        second = nx.relabel_nodes(labelled(seed + 100, nodes=9, edges=14, kind=kind), lambda v: 7 * int(v.split()[1]) + 30)
+        second = labelled(seed + 100, nodes=9, edges=14, kind=kind)
+        second = nx.relabel_nodes(second, {v: 7 * int(v.split()[1]) + 30 for v in second})
         graph = nx.compose(first, second)
         graph.add_edge(1000, 5, w=1.0)
         graph.add_node("alone")

@@ -168,8 +168,8 @@ def _from_pyg(folder: Path) -> Iterator[Entry]:
             nodes = int(slices["x"][row + 1] - slices["x"][row])
         else:
             counts = stored.get("_num_nodes", stored.get("num_nodes"))
-            known = counts is not None and not isinstance(counts, int)  # a number is the sum over all graphs
-            nodes = int(counts[row]) if known else int(index.max()) + 1 if index.numel() else 0
+            listed = counts if isinstance(counts, list | Tensor) else None  # a number is the sum over all graphs
+            nodes = int(listed[row]) if listed is not None else int(index.max()) + 1 if index.numel() else 0
         data = Data(edge_index=index, num_nodes=nodes)
         if weights is not None:
             data.edge_weight = weights[low:high]
@@ -273,10 +273,10 @@ def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: s
     for i, part in chunks:
         graphs = [e.data for e in part if e.data is not None]
         items.append({
-            "chunk": i, "encoding": encoding, "weighted": any("edge_weight" in g for g in graphs),
+            "chunk": i, "encoding": encoding, "weighted": any(g.edge_weight is not None for g in graphs),
             "nodes": [g.num_nodes or 0 for g in graphs],
             "edges": [g.edge_index.flatten().tolist() for g in graphs if g.edge_index is not None],
-            "weights": [g.edge_weight.tolist() if "edge_weight" in g else [] for g in graphs],
+            "weights": [[] if g.edge_weight is None else g.edge_weight.tolist() for g in graphs],
         })  # fmt: skip
 
     for row in ray.data.from_items(items).map(_work).iter_rows():

@@ -178,7 +178,8 @@ class LinearTransformerPE(nn.Module):
         torch.Size([3, 4])
         """
         if hasattr(edge_index, "edge_index"):
-            data, edge_index = edge_index, edge_index.edge_index
+            data: Any = edge_index
+            edge_index = data.edge_index
             edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in data else edge_weight
             batch = getattr(data, "batch", None) if batch is None else batch
             num_nodes = data.num_nodes if num_nodes is None else num_nodes
