@@ -323,7 +323,7 @@ def test_transforms_show_their_arguments():
     assert all(repr(a) != repr(b) and "\n" not in repr(a) for a, b in pairs)
 
 
-def test_a_dataset_that_was_processed_with_another_k_is_processed_again(tmp_path):
+def test_a_dataset_that_was_processed_with_another_k_is_noticed_by_pyg(tmp_path):
     from torch_geometric.data import InMemoryDataset
 
     class Dataset(InMemoryDataset):
@@ -507,7 +507,7 @@ def test_a_missing_package_names_its_extra_before_any_work(tmp_path, monkeypatch
         (("m.csv", "--out", "x.parquet", "--encoding", "nowhere/nothing/at all"), "expected a shipped model"),
     ],
 )
-def test_a_wrong_command_is_one_sentence(tmp_path, monkeypatch, arguments, words):
+def test_a_wrong_command_is_refused_in_one_sentence(tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.csv").write_text("smiles\nCCO\n")
     result = run("encode", *arguments)

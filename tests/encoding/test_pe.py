@@ -254,7 +254,7 @@ def test_the_published_parameter_counts_are_explained():
         ({"phi0": "features", "in_features": 3}, {}, "expected x of shape"),
     ],
 )
-def test_wrong_input_is_one_sentence(options, arguments, words):
+def test_wrong_input_is_refused_in_one_sentence(options, arguments, words):
     with pytest.raises(ValueError, match=words):
         LinearTransformerPE(4, **options)(torch.tensor([[0, 1], [1, 0]]), **arguments)
 

@@ -124,7 +124,7 @@ def test_other_encoders_are_followed_by_ours(configured):
     assert prediction.shape == truth.shape
 
 
-def test_a_wrong_width_is_one_sentence(configured):
+def test_a_wrong_width_is_refused_in_one_sentence(configured):
     with pytest.raises(ValueError, match=r"expected posenc_OhmPE\.dim_pe=6 for this file, got 4"):
         configured("OhmPE", "pretrained: zinc", dim_pe=4)
     with pytest.raises(ValueError, match=r"expected posenc_OhmPE\.dim_pe <= 16"):

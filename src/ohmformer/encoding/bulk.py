@@ -201,12 +201,14 @@ def encode_file(
     reading = reading or Reading()
     encode = encoder(encoding)
     entries = read_graphs(source, reading)
-    entries = itertools.chain(list(itertools.islice(entries, 1)), entries)  # a file that is no good is found out here
+    entries = itertools.chain(
+        list(itertools.islice(entries, 1)), entries
+    )  # a wrong file is refused here, before anything is written
     parts = out.with_name(out.name + ".parts")
     plan = {"source": str(source.resolve()), "size": _size(source), "encoding": encoding, "chunk": chunk, **asdict(reading)}
     note = parts / "plan.json"
     if note.is_file() and json.loads(note.read_text()) != plan:
-        raise ValueError(f"expected {parts} to be of the same input and options, it is of others; remove it to start anew")
+        raise ValueError(f"expected {parts} to be of the same input and options, it is of others; remove it to start over")
     with whole_file(note) as temporary:
         temporary.write_text(json.dumps(plan))
     rows = bad = 0
