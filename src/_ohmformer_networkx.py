@@ -1,4 +1,4 @@
-"""What networkx reads of our backend whenever it is imported: names, not code. It must stay clear of torch."""
+"""What networkx reads of our backend whenever it is imported: names, not code. It must not import torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FUNCTIONS = {
     "current_flow_betweenness_centrality_subset": f"{SOLVER} {MERGED}",
     "edge_current_flow_betweenness_centrality": f"{SOLVER} {MERGED}",
     "edge_current_flow_betweenness_centrality_subset": f"{SOLVER} {MERGED}",
-    "approximate_current_flow_betweenness_centrality": f"{SOLVER} A seed draws other pairs than it does in networkx.",
+    "approximate_current_flow_betweenness_centrality": f"{SOLVER} A seed draws the pairs that it draws in networkx.",
     "algebraic_connectivity": LAPACK,
     "fiedler_vector": f"{LAPACK} The first entry that is not zero is negative.",
     "spectral_bisection": LAPACK,

@@ -55,7 +55,7 @@ CASES = {
     "triples": (lambda: Graph.from_edges([(0, 1, 2)]), "shape \\(edges, 2\\)"),
     "digraph": (lambda: Graph.from_networkx(nx.DiGraph([(0, 1)])), "undirected"),
     "missing attribute": (lambda: Graph.from_networkx(MISSING, resistance="ohm"), r"edge \(1, 2\) does not"),
-    "one direction only": (lambda: Graph.from_pyg(DIRECTED), r"pair \(1, 2\) is not"),
+    "one direction only": (lambda: Graph.from_pyg(DIRECTED), r"pair \(1, 2\) in one direction"),
     "asymmetric weight": (lambda: Graph.from_pyg(UNEQUAL, resistance="w"), r"pair \(0, 1\) has resistances 1 and 2"),
     "asymmetric matrix": (
         lambda: Graph.from_scipy(sp.csr_array(np.array([[0.0, 1.0], [3.0, 0.0]])), entries="conductance"),

@@ -2,9 +2,13 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -121,6 +125,59 @@ def test_a_repository_on_the_hub_is_downloaded_and_nothing_else_of_it(tmp_path, 
             LinearTransformerPE.from_pretrained("someone/other", **options)
 
 
+def test_a_model_is_uploaded_to_the_hub_by_its_two_files(monkeypatch):
+    import huggingface_hub
+
+    calls = {}
+
+    class Api:
+        def __init__(self, **options):
+            calls["api"] = options
+
+        def create_repo(self, **options):
+            calls["create"] = options
+            return type("Repository", (), {"repo_id": options["repo_id"]})
+
+        def upload_folder(self, *, repo_id, folder_path, **options):
+            calls["files"], calls["options"] = sorted(p.name for p in Path(folder_path).iterdir()), options
+            return f"https://hub/{repo_id}/commit/1"
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    address = LinearTransformerPE(3).push_to_hub("someone/model", private=True, commit_message="First")
+    assert address == "https://hub/someone/model/commit/1"
+    assert calls["create"] == {"repo_id": "someone/model", "private": True, "exist_ok": True}
+    assert calls["files"] == ["config.json", "model.safetensors"]
+    assert calls["options"] == {"commit_message": "First"}
+
+
+def test_the_encoding_needs_neither_pyg_nor_the_hub():
+    """In an interpreter where neither can be found, the encoding works; what needs them names the extra."""
+    code = """
+import importlib.util, sys
+missing = {"torch_geometric", "huggingface_hub"}
+for name in missing:
+    sys.modules[name] = None
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in missing else find(name, package)
+import torch
+from ohmformer.encoding import LinearTransformerPE, pairwise
+edges = torch.tensor([[0, 1], [1, 2]])
+print(LinearTransformerPE.from_pretrained("zinc")(edges).shape, pairwise(edges).shape)
+for name in ("someone/model", None):
+    try:
+        LinearTransformerPE.from_pretrained(name) if name else __import__("ohmformer.encoding.transforms")
+    except ImportError as error:
+        print(error)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert run.stdout.splitlines() == [
+        "torch.Size([3, 6]) torch.Size([1, 3, 3, 3])",
+        "expected the package huggingface_hub, which `pip install ohmformer[hub]` brings, got none",
+        "expected the package torch_geometric, which `pip install ohmformer[pyg]` brings, got none",
+    ], run.stderr
+
+
 def test_a_bad_file_is_named_in_one_sentence(tmp_path):
     LinearTransformerPE(3).save_pretrained(tmp_path)
     weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
@@ -216,6 +273,7 @@ def test_transforms_add_their_attribute_to_any_graph(transform):
         about_edges = "Edge" in type(transform).__name__
         assert len(value) == (data.edge_index.shape[1] if about_edges else data.num_nodes)
         assert value.isfinite().all()
+        assert value.dtype == torch.float32
         assert transform.attr_name not in data
         transform.attr_name, name = None, transform.attr_name
         merged = transform(data)
@@ -235,6 +293,56 @@ def test_fixed_transforms_say_what_lapack_says():
     torch.testing.assert_close(found, torch.stack([resistance.mean(1), resistance.amax(1)], 1), atol=1e-5, rtol=0)
     diagonal = AddHeatDiagonalPE([2])(data).heat_diagonal_pe[:, 0].double()
     torch.testing.assert_close(diagonal, heat.diagonal(), atol=1e-5, rtol=0)
+
+
+def test_a_transform_leaves_the_model_that_it_is_given_alone():
+    model, data = LinearTransformerPE(4, phi0="random"), molecules(3)[-1]
+    transform = AddLinearTransformerPE(model)
+    before = transform(data).linear_transformer_pe
+    assert model.training
+    assert all(p.requires_grad for p in model.parameters())
+    with torch.no_grad():
+        model.readout.zero_()
+    assert torch.equal(transform(data).linear_transformer_pe, before)
+
+
+def test_transforms_show_their_arguments():
+    """PyG compares them as text to tell whether a processed dataset still fits."""
+    assert repr(AddEigenvectorPE(3)) == "AddEigenvectorPE(k=3, sign='canonical', attr_name='eigenvector_pe', seed=0)"
+    assert repr(AddHeatDiagonalPE([1, 2], None)) == "AddHeatDiagonalPE(times=(1, 2), attr_name=None)"
+    one, two = LinearTransformerPE(4, seed=0), LinearTransformerPE(4, seed=0)
+    assert repr(AddLinearTransformerPE(one)) == repr(AddLinearTransformerPE(two))
+    with torch.no_grad():
+        two.readout[0, 0] += 1
+    pairs = [
+        (AddEigenvectorPE(3), AddEigenvectorPE(4)), (AddResistiveEmbeddingPE(3), AddResistiveEmbeddingPE(3, seed=1)),
+        (AddResistancePE(), AddResistancePE("r")), (AddEdgeHeat(), AddEdgeHeat([1])), (AddEdgeResistance(), AddEdgeHeat()),
+        (AddLinearTransformerPE(one), AddLinearTransformerPE(two)),
+        (AddLinearTransformerPE("zinc"), AddLinearTransformerPE(one)),
+    ]  # fmt: skip
+    assert all(repr(a) != repr(b) and "\n" not in repr(a) for a, b in pairs)
+
+
+def test_a_dataset_that_was_processed_with_another_k_is_noticed_by_pyg(tmp_path):
+    from torch_geometric.data import InMemoryDataset
+
+    class Dataset(InMemoryDataset):
+        def __init__(self, k):
+            super().__init__(str(tmp_path), pre_transform=AddEigenvectorPE(k))
+            self.load(self.processed_paths[0])
+
+        @property
+        def processed_file_names(self):
+            return "data.pt"
+
+        def process(self):
+            assert self.pre_transform is not None
+            self.save([self.pre_transform(g) for g in molecules(3)], self.processed_paths[0])
+
+    first: Any = Dataset(2)[0]
+    assert first.eigenvector_pe.shape[1] == 2
+    with pytest.warns(UserWarning, match="pre_transform"):
+        Dataset(5)
 
 
 def test_eigenvector_signs_follow_the_policy():
@@ -307,6 +415,90 @@ def test_encode_reads_edge_lists_and_pyg_folders(tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "set.parquet")["nodes"].to_pylist() == [g.num_nodes for g in graphs]
 
 
+WEIGHTED = "source,target,ohm\nhome,shop,2\nshop,mill,4\n"
+
+
+@pytest.mark.parametrize(("flag", "ohms"), [("--resistance", [2.0, 4.0]), ("--conductance", [0.5, 0.25])])
+def test_encode_reads_the_weights_of_edge_lists(tmp_path, flag, ohms):
+    """Between the ends of a path, resistances add up."""
+    source, out = tmp_path / "path.csv", tmp_path / "path.parquet"
+    source.write_text(WEIGHTED)
+    result = run("encode", source, "--out", out, "--encoding", "resistance", flag, "ohm")
+    assert result.exit_code == 0, result.output
+    (found,) = pyarrow.parquet.read_table(out)["encoding"].to_pylist()
+    a, b = ohms
+    assert found == pytest.approx([(2 * a + b) / 3, a + b, (a + b) / 3, max(a, b), (2 * b + a) / 3, a + b])
+
+
+def test_encode_by_a_model_reads_the_weights_of_edge_lists(tmp_path):
+    source, out = tmp_path / "path.csv", tmp_path / "path.parquet"
+    source.write_text(WEIGHTED)
+    assert run("encode", source, "--out", out, "--resistance", "ohm").exit_code == 0
+    (found,) = pyarrow.parquet.read_table(out)["encoding"].to_pylist()
+    model = LinearTransformerPE.from_pretrained("zinc").requires_grad_(False)
+    wanted = model(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 0.25]))
+    torch.testing.assert_close(torch.tensor(found).view(3, 6), wanted, atol=1e-5, rtol=0)
+    plain = model(torch.tensor([[0, 1], [1, 2]]))
+    assert float((wanted - plain).abs().max()) > 1e-2
+
+
+def test_columns_that_may_be_weights_are_not_ignored_silently(tmp_path):
+    source, out = tmp_path / "path.csv", tmp_path / "path.parquet"
+    source.write_text(WEIGHTED)
+    result = run("encode", source, "--out", out, "--encoding", "resistance")
+    assert result.exit_code == 2
+    assert "--resistance or --conductance" in result.output
+    assert "more than two columns: source, target, ohm" in result.output
+    assert not out.exists()
+    assert run("encode", source, "--out", out, "--encoding", "resistance", "--unweighted").exit_code == 0
+    (found,) = pyarrow.parquet.read_table(out)["encoding"].to_pylist()
+    assert found == pytest.approx([1, 2, 2 / 3, 1, 1, 2])
+
+
+def test_weights_of_a_pyg_dataset_are_read(tmp_path):
+    from torch_geometric.data import InMemoryDataset
+
+    folder = tmp_path / "set" / "processed"
+    folder.mkdir(parents=True)
+    index = torch.tensor([[0, 1], [1, 0]])
+    graphs = [Data(edge_index=index, edge_weight=torch.tensor([c, c]), num_nodes=2) for c in (1.0, 4.0)]
+    InMemoryDataset.save(graphs, folder / "data.pt")  # type: ignore
+    bulk.encode_file(tmp_path / "set", tmp_path / "set.parquet", "resistance")
+    found = pyarrow.parquet.read_table(tmp_path / "set.parquet")["encoding"].to_pylist()
+    assert [row[1] for row in found] == pytest.approx([1.0, 0.25])
+
+
+def test_a_wrong_column_ends_with_an_error_and_writes_nothing(tmp_path):
+    source, out = tmp_path / "m.csv", tmp_path / "m.parquet"
+    source.write_text("id,smiles\n1,CCO\n")
+    result = run("encode", source, "--out", out, "--column", "smile")
+    assert result.exit_code == 2
+    assert "expected a column 'smile' in m.csv, it has id, smiles" in result.output
+    assert [p.name for p in tmp_path.iterdir()] == ["m.csv"]
+
+
+def test_a_file_without_any_graph_ends_with_an_error_and_its_reason(tmp_path):
+    source, out = tmp_path / "m.smi", tmp_path / "m.parquet"
+    source.write_text("nothing\nneither\n")
+    result = run("encode", source, "--out", out)
+    assert result.exit_code == 2
+    assert "expected at least one graph in m.smi, got none: expected a molecule" in result.output.replace("\n", " ")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.smi"]
+
+
+@pytest.mark.parametrize("package", ["pyarrow", "rdkit"])
+def test_a_missing_package_names_its_extra_before_any_work(tmp_path, monkeypatch, package):
+    from ohmformer.graph import extras
+
+    source, out = tmp_path / "m.csv", tmp_path / "m.parquet"
+    source.write_text("smiles\nCCO\n")
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == package else object())
+    result = run("encode", source, "--out", out)
+    assert result.exit_code == 2
+    assert f"expected the package {package}, which `pip install ohmformer[encode]` brings, got none" in result.output
+    assert [p.name for p in tmp_path.iterdir()] == ["m.csv"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -315,7 +507,7 @@ def test_encode_reads_edge_lists_and_pyg_folders(tmp_path):
         (("m.csv", "--out", "x.parquet", "--encoding", "nowhere/nothing/at all"), "expected a shipped model"),
     ],
 )
-def test_a_wrong_command_is_one_sentence(tmp_path, monkeypatch, arguments, words):
+def test_a_wrong_command_is_refused_in_one_sentence(tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.csv").write_text("smiles\nCCO\n")
     result = run("encode", *arguments)

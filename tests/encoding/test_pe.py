@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from ohmformer.encoding import LinearTransformerPE, paper_parameters
-from ohmformer.encoding import pe as module
+from ohmformer import native
+from ohmformer.encoding import LinearTransformerPE, engines, paper_parameters
 from tests.encoding.molecules import ZINC, batch_of, fuzzed, molecules, relabelled, zinc
+from tests.encoding.reference import reference
 
 CHOICES = {
     "diagonal": {},
@@ -27,31 +28,6 @@ def encode(model, data, **changes):
 
 def models(**options):
     return [LinearTransformerPE(6, seed=3, **options, **choice).eval() for choice in CHOICES.values()]
-
-
-def reference(model, data, phi):
-    """Appendix E written out in float64 with B itself, one graph: (nodes, channels) in and out."""
-    pairs = {}
-    weights = torch.ones(data.edge_index.shape[1]) if data.edge_weight is None else data.edge_weight
-    for (u, v), w in zip(data.edge_index.t().tolist(), weights.tolist(), strict=True):
-        if u < v:
-            pairs[u, v] = pairs.get((u, v), 0.0) + w
-    b = torch.zeros(data.num_nodes, len(pairs), dtype=torch.float64)
-    for j, ((u, v), w) in enumerate(pairs.items()):
-        b[u, j], b[v, j] = -(w**0.5), w**0.5
-    for layer in range(model.groups * model.loops):
-        g = layer // model.loops
-        a_v, a_qk, a_r, w_r, b1, b2, b3, b4 = model.scalars[g].double().tolist()
-        q, k, v = (w[g].double() for w in (model.query, model.key, model.value))
-        degree = b.abs().sum(1) if model.degrees == "l1" else b.square().sum(1)
-        root = torch.where(degree > 0, degree, torch.inf).rsqrt()
-        n = root[:, None] * (b @ b.T) * root
-        s = (phi * q) @ (phi * k).T
-        next_b = (1 + a_r) * b + a_v * (b1 * a_qk * n + b2 * s) @ b if model.evolve else b
-        phi = (1 + w_r) * phi + (b3 * a_qk * n + b4 * s) @ phi * v
-        phi = phi / phi.norm(dim=0)
-        b = next_b / next_b.norm() if next_b.norm() > 0 else next_b
-    return phi
 
 
 @pytest.mark.parametrize("degrees", ["gram", "l1"])
@@ -96,14 +72,19 @@ def test_diagonal_start_reads_the_diagonal_of_a_function_of_the_laplacian():
 
 @pytest.mark.parametrize("degrees", ["gram", "l1"])
 def test_engines_agree_where_they_overlap(monkeypatch, degrees):
+    with native.used("off"):
+        check_engines_agree(monkeypatch, degrees)
+
+
+def check_engines_agree(monkeypatch, degrees):
     batch = batch_of(molecules(30))
     for model in models(degrees=degrees):
         if model.phi0 == "diagonal":
             continue
         dense = encode(model, batch)
-        monkeypatch.setattr(module, "SPARSE_FROM", 0)
+        monkeypatch.setattr(engines, "SPARSE_FROM", 0)
         sparse = encode(model, batch)
-        monkeypatch.setattr(module, "SPARSE_FROM", 12)
+        monkeypatch.setattr(engines, "SPARSE_FROM", 12)
         mixed = encode(model, batch)
         monkeypatch.undo()
         model.evolve = True
@@ -233,7 +214,8 @@ def test_loops_can_be_changed_after_training():
 def test_the_diagonal_read_from_the_spectrum_is_that_of_the_layers(degrees):
     batch = batch_of(molecules(30))
     model = LinearTransformerPE(6, degrees=degrees, seed=2).double()
-    weight = torch.rand(batch.edge_index.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    key = batch.edge_index.sort(dim=0).values.unique(dim=1, return_inverse=True)[1]  # one weight for both directions
+    weight = torch.rand(len(key), generator=torch.Generator().manual_seed(0), dtype=torch.float64)[key]
     spectrum = encode(model, batch, edge_weight=weight)
     layers = encode(model, batch, edge_weight=weight.requires_grad_())  # gradients of weights go through the layers
     torch.testing.assert_close(spectrum, layers, atol=1e-9, rtol=0)
@@ -241,7 +223,7 @@ def test_the_diagonal_read_from_the_spectrum_is_that_of_the_layers(degrees):
 
 def test_the_default_moves_with_the_nodes_of_large_graphs_and_names_its_limit():
     draw = torch.Generator().manual_seed(0)
-    edges = torch.randint(0, 400, (2, 900), generator=draw)
+    edges = torch.randint(0, 400, (2, 900), generator=draw).sort(dim=0).values
     number = torch.randperm(400, generator=draw)
     model = LinearTransformerPE(6).eval()
     with torch.no_grad():
@@ -272,6 +254,77 @@ def test_the_published_parameter_counts_are_explained():
         ({"phi0": "features", "in_features": 3}, {}, "expected x of shape"),
     ],
 )
-def test_wrong_input_is_one_sentence(options, arguments, words):
+def test_wrong_input_is_refused_in_one_sentence(options, arguments, words):
     with pytest.raises(ValueError, match=words):
         LinearTransformerPE(4, **options)(torch.tensor([[0, 1], [1, 0]]), **arguments)
+
+
+@pytest.mark.parametrize("options", [{}, {"degrees": "l1"}, {"evolve": True}])
+def test_answers_and_gradients_are_the_same_on_every_device_and_stay_there(device, options):
+    batch = batch_of([*molecules(20), *(Data(x=torch.ones(60, 5), edge_index=g, num_nodes=60) for g in [ring(60)])])
+    for model in models(**options):
+        wanted = encode(model.double(), batch)
+        found = encode(model.to(device), batch.to(device))
+        assert found.device.type == device.type
+        torch.testing.assert_close(found.cpu(), wanted, atol=1e-8, rtol=0)
+        found.square().sum().backward()
+        assert model.value.grad is not None
+        assert model.value.grad.device.type == device.type
+
+
+def ring(nodes: int) -> torch.Tensor:
+    once = torch.stack([torch.arange(nodes), (torch.arange(nodes) + 1) % nodes])
+    return torch.cat([once, once.flip(0)], dim=1)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_pyg_data_and_batches_are_encoded_as_they_are(choice):
+    model = LinearTransformerPE(6, seed=3, **CHOICES[choice]).eval()
+    weighted = molecules(3)[-1].clone()
+    weighted.edge_weight = torch.full((weighted.edge_index.shape[1],), 2.0)
+    weighted.edge_weight[:1] = weighted.edge_weight[weighted.edge_index.shape[1] // 2] = 5.0
+    for data in (molecules(3)[-1], batch_of(molecules(12)), weighted):
+        assert torch.equal(model(data), encode(model, data))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            torch.zeros(2, 3, dtype=torch.long, device="meta"),
+            "expected edge_index with values, got a tensor on the device 'meta'",
+        ),
+        ([("a", "b")], r"expected edge_index as a tensor of shape \(2, edges\), got a list that begins with \('a', 'b'\)"),
+        ("a b", "expected edge_index as a tensor .* got a str"),
+        (None, "expected edge_index as a tensor .* got a NoneType"),
+        (Data(num_nodes=3), "expected edge_index as a tensor .* got a NoneType"),
+        (torch.zeros(2, 3), "expected edge_index as integers .* got torch.float32"),
+        (
+            torch.zeros(3, 2, dtype=torch.long),
+            r"expected edge_index as integers of shape \(2, edges\), got torch.int64 of \(3, 2\)",
+        ),
+    ],
+)
+def test_anything_but_edges_is_refused_in_one_sentence(given, words):
+    with pytest.raises(ValueError, match=words):
+        LinearTransformerPE(4)(given)
+
+
+def test_edges_on_another_device_than_the_encoding_are_refused_in_one_sentence():
+    with pytest.raises(ValueError, match="expected edge_index and the encoding on one device, got cpu and meta"):
+        LinearTransformerPE(4).to("meta")(torch.tensor([[0], [1]]))
+
+
+def test_the_names_of_the_package_are_listed():
+    from ohmformer import encoding
+
+    assert set(encoding.__all__) <= set(dir(encoding))
+    assert all(hasattr(encoding, name) for name in dir(encoding))
+
+
+def test_answers_are_the_same_in_inference_mode():
+    batch = batch_of(molecules(10))
+    for model in models():
+        with torch.inference_mode():
+            found = encode(model, batch)
+        torch.testing.assert_close(found.clone(), encode(model, batch), atol=2e-5, rtol=0)

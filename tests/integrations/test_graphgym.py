@@ -1,5 +1,8 @@
 """The encoding in GraphGym: a config file names it, and the model that GraphGym makes of it trains."""
 
+import os
+import subprocess
+import sys
 import warnings
 from argparse import Namespace
 from functools import partial
@@ -7,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.docs.blocks import ROOT, blocks
 from tests.encoding.molecules import batch_of, molecules
 
 pytest.importorskip("yacs")
@@ -60,6 +64,42 @@ def test_a_config_names_the_encoder_and_it_trains(configured, options):
     assert all(float(p.grad.abs().sum()) > 0 for p in (encoder.pe.readout, encoder.pe.value))
 
 
+@pytest.mark.parametrize("page", ["docs/howto/graphgps.md"])
+def test_the_yaml_of_the_docs_trains_in_plain_graphgym(tmp_path, page):
+    """Only what every config needs is set besides: the task and the dimensions of the data."""
+    (block,) = (block for block in blocks((ROOT / page).read_text()) if block.language == "yaml")
+    file = tmp_path / "config.yaml"
+    file.write_text(block.code)
+    set_cfg(cfg)
+    try:
+        load_cfg(cfg, Namespace(cfg_file=str(file), opts=["dataset.task", "graph", "gnn.head", "graph"]))
+        cfg.share.dim_in, cfg.share.dim_out = 5, 1
+        model = graphgym.create_model(to_device=False).model
+    finally:
+        set_cfg(cfg)
+    prediction, truth = model(batch())
+    assert prediction.shape == truth.shape == (12, 1)
+    (prediction - truth).square().mean().backward()
+    assert float(model.encoder.node_encoder.pe.readout.grad.abs().sum()) > 0
+
+
+@pytest.mark.parametrize("package", ["yacs", "lightning", "torch_geometric"])
+def test_a_missing_package_names_the_extra(package):
+    """In a fresh interpreter, where the package cannot be found."""
+    code = f"""
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == {package!r} else find(name, package)
+try:
+    import ohmformer.integrations.graphgym
+except ImportError as error:
+    print(error)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONWARNINGS": "ignore"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert run.stdout.strip() == f"expected the package {package}, which `pip install ohmformer[graphgym]` brings, got none"
+
+
 def test_the_last_columns_are_the_encoding(configured):
     encoder = configured("OhmPE", "raw_norm_type: none, pass_as_var: true").encoder.node_encoder
     plain = batch()
@@ -84,7 +124,7 @@ def test_other_encoders_are_followed_by_ours(configured):
     assert prediction.shape == truth.shape
 
 
-def test_a_wrong_width_is_one_sentence(configured):
+def test_a_wrong_width_is_refused_in_one_sentence(configured):
     with pytest.raises(ValueError, match=r"expected posenc_OhmPE\.dim_pe=6 for this file, got 4"):
         configured("OhmPE", "pretrained: zinc", dim_pe=4)
     with pytest.raises(ValueError, match=r"expected posenc_OhmPE\.dim_pe <= 16"):

@@ -121,15 +121,16 @@ def labelled(seed: int, nodes: int = 11, edges: int = 20, kind: type = nx.Graph)
     return graph
 
 
-def same(ours: Any, theirs: Any) -> None:
-    """Equal to 1e-9, keys included; edges as keys may be turned round."""
+def same(ours: Any, theirs: Any, turned: bool = False) -> None:
+    """Equal to 1e-9, keys and their order included; with ``turned``, edges as keys may be turned round."""
     if isinstance(theirs, dict):
-        turned = all(isinstance(key, tuple) for key in theirs)
-        assert len(ours) == len(theirs)
         if turned:
-            theirs = {frozenset(key): value for key, value in theirs.items()}
+            ours, theirs = ({frozenset(key): value for key, value in x.items()} for x in (ours, theirs))
+            assert set(ours) == set(theirs)
+        else:
+            assert list(ours) == list(theirs)
         for key, value in ours.items():
-            same(value, theirs[frozenset(key) if turned else key])
+            same(value, theirs[key])
     elif isinstance(theirs, np.ndarray):
         np.testing.assert_allclose(ours * np.sign(ours @ theirs), theirs, rtol=1e-6, atol=1e-6)
     else:
@@ -228,13 +229,45 @@ def test_spectral_functions_read_magnitudes_and_skip_edges_of_no_weight():
 
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("weight", [None, "w", "some"])
-def test_sampled_betweenness_is_that_of_networkx_for_the_same_pairs(monkeypatch, normalized, weight):
-    # networkx numbers nodes by an ordering of its own before it draws; here it is made to keep the graph's order
-    module = "networkx.algorithms.centrality.current_flow_betweenness.reverse_cuthill_mckee_ordering"
-    monkeypatch.setattr(module, lambda graph: list(graph))
-    graph = labelled(5)
-    options = {"normalized": normalized, "weight": weight, "epsilon": 0.3, "sample_weight": 1.5, "seed": 11}
-    both(nx.approximate_current_flow_betweenness_centrality, graph, **options)
+def test_sampled_betweenness_is_that_of_networkx_for_the_same_seed(normalized, weight):
+    for seed in range(4):
+        options = {"normalized": normalized, "weight": weight, "epsilon": 0.3, "sample_weight": 1.5, "seed": 11 + seed}
+        both(nx.approximate_current_flow_betweenness_centrality, edited(labelled(seed)), **options)
+
+
+def edited(graph: Any) -> Any:
+    """The same graph after edges were removed and added again, so that neighbours stand in another order than nodes."""
+    for u, v, data in list(graph.edges(data=True))[::3]:
+        graph.remove_edge(u, v)
+        graph.add_edge(v, u, **data)
+    return graph
+
+
+@pytest.mark.parametrize(
+    "make", [lambda seed: labelled(seed), lambda seed: edited(labelled(seed)), lambda _: nx.karate_club_graph()]
+)
+def test_edges_are_named_as_in_networkx(make):
+    for seed in range(6):
+        graph = make(seed)
+        some, others = list(graph)[:4], list(graph)[3:9]
+        both(nx.edge_current_flow_betweenness_centrality, graph)
+        both(nx.edge_current_flow_betweenness_centrality_subset, graph, some, others)
+
+
+@pytest.mark.parametrize("kind", [nx.Graph, nx.MultiGraph, nx.DiGraph])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_spectral_orderings_are_those_of_networkx(kind, normalized):
+    """Weights are drawn, so eigenvalues are simple and entries differ; labels are strings, integers and a mixture."""
+    for seed in range(8):
+        first = labelled(seed, kind=kind)
+        second = labelled(seed + 100, nodes=9, edges=14, kind=kind)
+        second = nx.relabel_nodes(second, {v: 7 * int(v.split()[1]) + 30 for v in second})
+        graph = nx.compose(first, second)
+        graph.add_edge(1000, 5, w=1.0)
+        graph.add_node("alone")
+        options = {"weight": "w", "normalized": normalized}
+        ours = nx.spectral_ordering(graph, **options, backend="ohmformer")
+        assert ours == nx.spectral_ordering(graph, **options, seed=seed, tol=1e-10)
 
 
 def test_sampled_betweenness_comes_within_epsilon_of_the_truth():
@@ -266,7 +299,7 @@ def test_parallel_edges_count_as_one_of_their_summed_conductance():
     )
     edges = nx.edge_current_flow_betweenness_centrality(graph, weight="w", backend="ohmformer")
     assert edges.pop(("node 0", "node 0")) == 0.0
-    same(edges, nx.edge_current_flow_betweenness_centrality(simple, weight="w"))
+    same(edges, nx.edge_current_flow_betweenness_centrality(simple, weight="w"), turned=True)
 
 
 def test_an_edge_of_no_conductance_carries_nothing_and_connects_nothing():
@@ -275,6 +308,7 @@ def test_an_edge_of_no_conductance_carries_nothing_and_connects_nothing():
     same(
         nx.edge_current_flow_betweenness_centrality(graph, weight="weight", backend="ohmformer"),
         nx.edge_current_flow_betweenness_centrality(nx.cycle_graph(5)) | {(0, 2): 0.0},
+        turned=True,
     )
     graph.add_edge(4, 5, weight=0.0)
     with pytest.raises(nx.NetworkXError, match="2 components"):

@@ -1,6 +1,6 @@
 """The learned positional encoding: a module, PyG transforms, pairwise biases, pretraining and bulk encoding.
 
-Names are imported when they are first asked for, so that the command line does not wait for PyTorch Geometric.
+Names are imported when they are first used, so that the command line does not wait for PyTorch Geometric.
 """
 
 from importlib import import_module
@@ -39,3 +39,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "transforms" if name.startswith("Add") else "pairs" if name.lower().startswith("pairwise") else "pe"
     return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""Files of graphs in, one Parquet file of encodings out: chunk by chunk, so that a killed run goes on where it stopped.
+"""Encode all graphs of a file into one Parquet file, chunk by chunk, so that an interrupted run continues where it stopped.
 
 Every chunk of the input becomes one part file, which is written whole or not at all. A run first looks which parts are
 there; when all are, they become the output and are removed. A row is a graph: ``row`` (its number in the input), ``name``,
@@ -12,15 +12,16 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
 
 from ohmformer.encoding import transforms
+from ohmformer.encoding.pyg import Batch, Data
+from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS, read_graph, whole_file
 
 Encode = Callable[[list[Data]], list[Tensor]]
@@ -35,8 +36,22 @@ FIXED = {
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the input is to be read."""
+
+    column: str | None = None
+    """The column of a table that holds SMILES; without it a table is SMILES if it has a column "smiles", else edges."""
+    resistance: str | None = None
+    """The column of edge lists that holds resistances."""
+    conductance: str | None = None
+    """The column of edge lists that holds conductances."""
+    unweighted: bool = False
+    """Whether further columns of edge lists are left out; otherwise they must be named by one of the two above."""
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One graph of the input, or why it is none."""
+    """One graph of the input, or the reason why it could not be read."""
 
     row: int
     name: str
@@ -45,13 +60,13 @@ class Entry:
 
 
 def encoder(name: str) -> Encode:
-    """The encoding of a name: one of :data:`FIXED`, or a model by shipped name, folder or hub repository."""
+    """Return the encoding of a name: one of :data:`FIXED`, or a model by shipped name, folder or hub repository."""
     transform = FIXED[name]() if name in FIXED else transforms.AddLinearTransformerPE(name, "pe")
 
     def encode(graphs: list[Data]) -> list[Tensor]:
-        return (
-            list(transform(Batch.from_data_list([*graphs])).pe.split([g.num_nodes or 0 for g in graphs])) if graphs else []
-        )
+        if not graphs:
+            return []
+        return list(transform(Batch.from_data_list([*graphs])).pe.split([g.num_nodes or 0 for g in graphs]))
 
     return encode
 
@@ -59,31 +74,39 @@ def encoder(name: str) -> Encode:
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def read_graphs(source: Path, column: str = "smiles") -> Iterator[Entry]:
-    """The graphs of a SMILES file, of a PyG dataset folder, of an edge list, or of a folder of edge lists."""
+def read_graphs(source: Path, reading: Reading | None = None) -> Iterator[Entry]:
+    """Read the graphs of a SMILES file, of a PyG dataset folder, of an edge list, or of a folder of edge lists."""
+    reading = reading or Reading()
+    weighted = reading.resistance or reading.conductance
     if source.is_dir():
         processed = sorted((source / "processed").glob("*.pt"))
         files = sorted(p for p in source.iterdir() if p.suffix.lower() in DELIMITERS)
         if not processed and not files:
             raise ValueError(f"expected processed/*.pt or edge lists in {source}, there is neither")
-        return _from_pyg(source / "processed") if processed else _from_edge_lists(files)
+        if processed and weighted:
+            raise ValueError(f"expected edge lists for the column {weighted!r}, got a PyG dataset in {source}")
+        return _from_pyg(source / "processed") if processed else _from_edge_lists(files, reading)
     if not source.is_file():
         raise ValueError(f"expected a file or a folder of graphs, {source} is neither")
-    if _is_edge_list(source, column):
-        return _from_edge_lists([source])
-    return _from_smiles(source, column)
+    if _is_edge_list(source, reading.column):
+        return _from_edge_lists([source], reading)
+    if weighted:
+        raise ValueError(f"expected an edge list for the column {weighted!r}, got SMILES in {source.name}")
+    return _from_smiles(source, reading.column or "smiles")
 
 
-def _is_edge_list(path: Path, column: str) -> bool:
-    """An edge list's suffix, and no column of SMILES in its first line."""
-    if path.suffix.lower() not in DELIMITERS:
+def _is_edge_list(path: Path, column: str | None) -> bool:
+    """Say whether a file is an edge list by its suffix, and no column of SMILES is named or stands in its first line."""
+    if path.suffix.lower() not in DELIMITERS or column is not None:
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         head = file.readline().lower().replace(",", " ").split()
-    return column.lower() not in head
+    return "smiles" not in head
 
 
 def _from_smiles(path: Path, column: str) -> Iterator[Entry]:
+    """Read one molecule per row of a table or line of a file."""
+    require("rdkit", "encode")
     from ohmformer.graph.smiles import bonds, read_smiles
 
     for row, smiles in enumerate(read_smiles(path, column)):
@@ -96,26 +119,47 @@ def _from_smiles(path: Path, column: str) -> Iterator[Entry]:
         yield Entry(row, smiles, Data(edge_index=torch.cat([index, index.flip(0)], dim=1), num_nodes=nodes))
 
 
-def _from_edge_lists(files: list[Path]) -> Iterator[Entry]:
+def _from_edge_lists(files: list[Path], reading: Reading) -> Iterator[Entry]:
+    """Read one graph per file; conductances where a column of weights is named."""
+    weights = {"resistance": reading.resistance, "conductance": reading.conductance}
     for row, path in enumerate(files):
         try:
-            graph = read_graph(path).graph
+            if not (any(weights.values()) or reading.unweighted):
+                _check_two_columns(path)
+            graph = read_graph(path, **weights).graph
         except ValueError as error:
             yield Entry(row, path.name, None, str(error))
             continue
         index = torch.cat([graph.edge_index, graph.edge_index.flip(0)], dim=1)
-        yield Entry(row, path.name, Data(edge_index=index, num_nodes=graph.num_nodes))
+        data = Data(edge_index=index, num_nodes=graph.num_nodes)
+        if any(weights.values()):
+            data.edge_weight = graph.resistance.reciprocal().repeat(2)
+        yield Entry(row, path.name, data)
+
+
+def _check_two_columns(path: Path) -> None:
+    """Raise a ValueError if an edge list has columns that nothing was said about: they may be weights."""
+    delimiter = DELIMITERS[path.suffix.lower()]
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        rows = csv.reader(file, delimiter=delimiter) if delimiter else (line.split() for line in file)
+        first = next((row for row in rows if row and not row[0].lstrip().startswith("#")), [])
+    if len(first) > 2:
+        columns = ", ".join(cell.strip() for cell in first)
+        raise ValueError(
+            f"expected --resistance or --conductance with a column's name, or --unweighted, as {path.name} has more than "
+            f"two columns: {columns}"
+        )
 
 
 def _from_pyg(folder: Path) -> Iterator[Entry]:
-    """An InMemoryDataset's file, read without running any code in it."""
+    """Read an InMemoryDataset's file without running any code in it."""
     path = folder / "data.pt"
     path = path if path.is_file() else next(p for p in sorted(folder.glob("*.pt")) if not p.name.startswith("pre_"))
     try:
         with torch.serialization.safe_globals([Data]):
             stored, slices = torch.load(path, weights_only=True)[:2]
         stored = stored if isinstance(stored, dict) else stored.to_dict()
-        edges, starts = stored["edge_index"], slices["edge_index"]
+        edges, starts, weights = stored["edge_index"], slices["edge_index"], stored.get("edge_weight")
     except Exception as error:
         raise ValueError(f"expected the graphs of a PyG dataset in {path}: {str(error).splitlines()[0]}") from error
     for row, (low, high) in enumerate(itertools.pairwise(starts.tolist())):
@@ -123,9 +167,13 @@ def _from_pyg(folder: Path) -> Iterator[Entry]:
         if "x" in slices:
             nodes = int(slices["x"][row + 1] - slices["x"][row])
         else:
-            counts = stored.get("num_nodes", stored.get("_num_nodes"))
-            nodes = int(counts[row]) if counts is not None else int(index.max()) + 1 if index.numel() else 0
-        yield Entry(row, f"{path.parent.parent.name}[{row}]", Data(edge_index=index, num_nodes=nodes))
+            counts = stored.get("_num_nodes", stored.get("num_nodes"))
+            listed = counts if isinstance(counts, list | Tensor) else None  # a number is the sum over all graphs
+            nodes = int(listed[row]) if listed is not None else int(index.max()) + 1 if index.numel() else 0
+        data = Data(edge_index=index, num_nodes=nodes)
+        if weights is not None:
+            data.edge_weight = weights[low:high]
+        yield Entry(row, f"{path.parent.parent.name}[{row}]", data)
 
 
 # ---------------------------------------------------------------------------------------------------- writing
@@ -136,42 +184,56 @@ def encode_file(
     out: Path,
     encoding: str,
     *,
-    column: str = "smiles",
+    reading: Reading | None = None,
     chunk: int = 2000,
     cluster: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Encode every graph of ``source`` into ``out``; the numbers of graphs that went in and of those that could not be read.
+    """Encode every graph of ``source`` into ``out``; return how many there were, and how many could not be read.
 
-    The latter are listed in ``out`` with the suffix ``.bad.csv``. ``progress(rows, bad)`` is called after every chunk.
+    The latter are listed in ``out`` with the suffix ``.bad.csv``; if no graph can be read that is a ValueError, and nothing
+    is written. ``progress(rows, bad)`` is called after every chunk.
     """
     if out.suffix != ".parquet":
         raise ValueError(f"expected an output file of type .parquet, got {out.name}")
-    entries = read_graphs(source, column)
+    for module, extra in (("pyarrow", "encode"), *((("ray", "cluster"),) if cluster is not None else ())):
+        require(module, extra)
+    reading = reading or Reading()
+    encode = encoder(encoding)
+    entries = read_graphs(source, reading)
+    entries = itertools.chain(
+        list(itertools.islice(entries, 1)), entries
+    )  # a wrong file is refused here, before anything is written
     parts = out.with_name(out.name + ".parts")
-    plan = {"source": str(source.resolve()), "size": _size(source), "encoding": encoding, "column": column, "chunk": chunk}
+    plan = {"source": str(source.resolve()), "size": _size(source), "encoding": encoding, "chunk": chunk, **asdict(reading)}
     note = parts / "plan.json"
     if note.is_file() and json.loads(note.read_text()) != plan:
-        raise ValueError(f"expected {parts} to be of the same input and options, it is of others; remove it to start anew")
-    encode = encoder(encoding)
+        raise ValueError(f"expected {parts} to be of the same input and options, it is of others; remove it to start over")
     with whole_file(note) as temporary:
         temporary.write_text(json.dumps(plan))
     rows = bad = 0
+    error = "it is empty"
     chunks = ((i, list(part)) for i, part in enumerate(_chunks(entries, chunk)))
     for _, part in _run(chunks, parts, encoding, encode, cluster):
+        error = next((entry.error for entry in part if entry.error), error) if rows == bad == 0 else error
         rows += len(part)
         bad += sum(entry.data is None for entry in part)
         if progress:
             progress(rows, bad)
+    if rows == bad:
+        shutil.rmtree(parts)
+        raise ValueError(f"expected at least one graph in {source.name}, got none: {error}")
     _join(parts, out)
     return rows, bad
 
 
 def _size(source: Path) -> int:
+    """The bytes of a file, or the number of files of a folder: a cheap test of whether it is still the same."""
     return source.stat().st_size if source.is_file() else len(list(source.iterdir()))
 
 
 def _chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
+    """Cut the input into lists of ``size`` graphs."""
     entries = iter(entries)
     while part := list(itertools.islice(entries, size)):
         yield part
@@ -180,7 +242,7 @@ def _chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
 def _run(
     chunks: Iterable[tuple[int, list[Entry]]], parts: Path, encoding: str, encode: Encode, cluster: str | None
 ) -> Iterator[tuple[int, list[Entry]]]:
-    """Every chunk once its part is there, by this process or by Ray's workers."""
+    """Encode every chunk whose part is not there yet, in this process or by Ray's workers; yield all chunks in order."""
     if cluster is None:
         for i, part in chunks:
             if not _part(parts, i).is_file():
@@ -195,16 +257,16 @@ def _run(
 
 
 def _waves(chunks: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Cut the chunks into lists that are sent to a cluster together."""
     chunks = iter(chunks)
     while wave := list(itertools.islice(chunks, size)):
         yield wave
 
 
 def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: str) -> Iterator[tuple[int, list[Tensor]]]:
-    """Chunks through Ray Data, in whatever order they are done."""
-    import ray
-    import ray.data
-
+    """Encode chunks by Ray Data; yield them in whatever order they are done."""
+    ray = require("ray", "cluster")
+    require("ray.data", "cluster")
     if not ray.is_initialized():
         ray.init(address=cluster, log_to_driver=False, include_dashboard=False if cluster == "local" else None)
     if not chunks:
@@ -213,8 +275,10 @@ def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: s
     for i, part in chunks:
         graphs = [e.data for e in part if e.data is not None]
         items.append({
-            "chunk": i, "encoding": encoding, "nodes": [g.num_nodes or 0 for g in graphs],
+            "chunk": i, "encoding": encoding, "weighted": any(g.edge_weight is not None for g in graphs),
+            "nodes": [g.num_nodes or 0 for g in graphs],
             "edges": [g.edge_index.flatten().tolist() for g in graphs if g.edge_index is not None],
+            "weights": [[] if g.edge_weight is None else g.edge_weight.tolist() for g in graphs],
         })  # fmt: skip
 
     for row in ray.data.from_items(items).map(_work).iter_rows():
@@ -223,25 +287,26 @@ def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: s
 
 
 def _work(item: dict[str, Any]) -> dict[str, Any]:
-    """One chunk, on a worker."""
+    """Encode one chunk, on a worker."""
     torch.set_num_threads(1)
-    graphs = [
-        Data(edge_index=torch.as_tensor(list(e), dtype=torch.long).view(2, -1), num_nodes=int(n))
-        for n, e in zip(item["nodes"], item["edges"], strict=True)
-    ]
+    graphs = []
+    for nodes, edges, weights in zip(item["nodes"], item["edges"], item["weights"], strict=True):
+        graph = Data(edge_index=torch.as_tensor(list(edges), dtype=torch.long).view(2, -1), num_nodes=int(nodes))
+        if item["weighted"]:
+            graph.edge_weight = torch.as_tensor(list(weights), dtype=torch.float64)
+        graphs.append(graph)
     found = encoder(item["encoding"])(graphs)
     return {"chunk": item["chunk"], "dim": [x.shape[1] for x in found], "values": [x.flatten().tolist() for x in found]}
 
 
 def _part(parts: Path, i: int) -> Path:
+    """The file of chunk i."""
     return parts / f"part-{i:06d}.parquet"
 
 
 def _write_part(parts: Path, i: int, entries: list[Entry], encodings: list[Tensor]) -> None:
-    """The bad ones first, so that a part that is there has both."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
+    """Write the list of unreadable graphs, then the encodings: a part that is there has both."""
+    pa, parquet = require("pyarrow", "encode"), require("pyarrow.parquet", "encode")
     with whole_file(_part(parts, i).with_suffix(".bad.csv")) as temporary, temporary.open("w", newline="") as file:
         csv.writer(file).writerows((e.row, e.name, e.error) for e in entries if e.data is None)
     good = [e for e in entries if e.data is not None]
@@ -254,14 +319,12 @@ def _write_part(parts: Path, i: int, entries: list[Entry], encodings: list[Tenso
         }
     )
     with whole_file(_part(parts, i)) as temporary:
-        pyarrow.parquet.write_table(table, temporary)
+        parquet.write_table(table, temporary)
 
 
 def _join(parts: Path, out: Path) -> None:
-    """All parts as one file, and the list of bad ones beside it."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
+    """Join all parts to one file, and the lists of unreadable graphs to one beside it; remove the parts."""
+    pa, parquet = require("pyarrow", "encode"), require("pyarrow.parquet", "encode")
     files = sorted(parts.glob("part-*.parquet"))
     schema = pa.schema(
         [("row", pa.int64()), ("name", pa.string()), ("nodes", pa.int32()), ("encoding", pa.list_(pa.float32()))]
@@ -270,7 +333,7 @@ def _join(parts: Path, out: Path) -> None:
         file.write("row,name,error\n")
         for path in files:
             file.write(path.with_suffix(".bad.csv").read_text())
-    with whole_file(out) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
+    with whole_file(out) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for path in files:
-            writer.write_table(pyarrow.parquet.read_table(path))
+            writer.write_table(parquet.read_table(path))
     shutil.rmtree(parts)

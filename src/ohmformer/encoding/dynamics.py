@@ -8,7 +8,7 @@ One layer, with ``N = D^-1/2 B B^T D^-1/2`` and ``K = Phi W_Q W_K Phi^T``::
 W_V, W_Q and W_K are diagonal: one number per channel. A channel is one column of Phi, or several columns that share weights
 and one norm (the ``diagonal`` start has one column per node in every channel).
 
-Phi is held transposed, ``(graphs, columns, nodes)``, which is what small batched products like best.
+Phi is held transposed, ``(graphs, columns, nodes)``, in which small batched products are fastest.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Layer:
 
 
 def unit(phi: Float[Tensor, "graphs columns nodes"], channels: int) -> Float[Tensor, "graphs columns nodes"]:
-    """Every channel divided by its norm."""
+    """Divide every channel by its norm."""
     grouped = phi.reshape(phi.shape[0], channels, -1) if phi.shape[1] != channels else phi
     scale = torch.linalg.vector_norm(grouped, dim=-1, keepdim=True).square().add_(TINY).rsqrt_()
     return (grouped * scale).view_as(phi)
 
 
 def inverse_root(degree: Tensor, floor: float = 0.0) -> Tensor:
-    """``degree^-1/2``, zero where the degree does not exceed ``floor``."""
+    """Return ``degree^-1/2``, zero where the degree does not exceed ``floor``."""
     real = degree > floor
     return torch.where(real, torch.where(real, degree, 1.0).rsqrt(), 0.0)
 
@@ -72,9 +72,9 @@ def fixed_layers(
     *,
     unit_start: bool,
 ) -> Float[Tensor, "graphs channels width"]:
-    """Phi after all layers, where B stays what it is: three small products a layer.
+    """Return Phi after all layers where B is fixed: three small products a layer.
 
-    ``after_first`` scales N from the second layer on, as B's normalisation does under l1 degrees. ``unit_start`` says
+    ``after_first`` multiplies N from the second layer on, as normalising B does under l1 degrees. ``unit_start`` says
     whether Phi_0 is normalised first.
     """
     eye = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
@@ -92,13 +92,13 @@ def fixed_layers(
 
 
 class FixedState:
-    """B that stays what it is, up to the normalisation that l1 degrees see after the first layer."""
+    """A fixed B, seen through N; under l1 degrees the first layer normalises it, which multiplies N by ``after_first``."""
 
     def __init__(self, seen: Float[Tensor, "graphs width width"], after_first: Float[Tensor, " graphs"] | None) -> None:
         self.seen, self.after_first = seen, after_first
 
     def move(self, layer: Layer, similarity: Tensor) -> None:
-        """Only normalise, once."""
+        """Normalise B, which changes it once only."""
         if self.after_first is not None:
             self.seen = self.seen * self.after_first[:, None, None]
             self.after_first = None
@@ -115,7 +115,7 @@ class GramState:
         """``N D^1/2``."""
 
     def move(self, layer: Layer, similarity: Float[Tensor, "graphs width width"]) -> None:
-        """``G <- A G A / trace = C N C^T / trace`` with ``C = A D^1/2``, A as in :func:`mover`.
+        """Replace G by ``A G A / trace = C N C^T / trace`` with ``C = A D^1/2`` and A of :func:`mover`.
 
         By Cauchy and Schwarz no entry of N exceeds 1; rounding is clipped to that.
         """
@@ -143,7 +143,7 @@ class IncidenceState:
         return half @ half.mT
 
     def move(self, layer: Layer, similarity: Float[Tensor, "graphs width width"]) -> None:
-        """``B <- A B / |A B|_F``."""
+        """Replace B by ``A B / |A B|_F``, A of :func:`mover`."""
         moved = mover(self.seen, similarity, layer) @ self.incidence
         size = moved.square().sum(dim=(1, 2)).add(TINY).rsqrt()
         self.incidence = moved * size[:, None, None]
@@ -151,21 +151,21 @@ class IncidenceState:
 
 
 def mover(seen: Tensor, similarity: Tensor, layer: Layer) -> Float[Tensor, "graphs width width"]:
-    """``A = (1 + alpha_R) I + alpha_V (beta_1 alpha_QK N + beta_2 K)``, by which a layer multiplies B."""
+    """Return ``A = (1 + alpha_R) I + alpha_V (beta_1 alpha_QK N + beta_2 K)``, by which a layer multiplies B."""
     a = _sum(seen, layer.b_gram, similarity, layer.b_phi)
     a.diagonal(dim1=1, dim2=2).add_(layer.b_skip)
     return a
 
 
 def _sum(x: Tensor, a: Any, y: Tensor, b: Any) -> Tensor:
-    """``a x + b y``."""
+    """Return ``a x + b y``, where a is a number or a tensor that is being differentiated."""
     return torch.mul(y, b).add_(x, alpha=a) if isinstance(a, float) else torch.addcmul(y * b, x, a)
 
 
 def moving_layers(
     state: FixedState | GramState | IncidenceState, phi: Float[Tensor, "graphs columns width"], layers: Sequence[Layer]
 ) -> Float[Tensor, "graphs columns width"]:
-    """Phi after all layers, with B moved by every layer but the last, whose B nobody reads; any number of columns."""
+    """Return Phi after all layers that move B; the last one leaves B alone, as no layer reads it. Any number of columns."""
     repeats = phi.shape[1] // len(layers[0].value)
     for l, layer in enumerate(layers):
         value, product = (x[:, None].expand(-1, repeats).reshape(-1, 1) for x in (layer.value, layer.product))
@@ -186,30 +186,30 @@ CHUNK = 64
 
 @dataclass(frozen=True)
 class SparseGraphs:
-    """Large graphs as one block-diagonal N in CSR, every graph's rows padded to whole chunks."""
+    """N of large graphs as one block-diagonal matrix in CSR, every graph's rows padded to whole chunks."""
 
     start: Int[Tensor, " rows"]
     column: Int[Tensor, " entries"]
     value: Float[Tensor, " entries"]
     row_of: Int[Tensor, " entries"] | None
-    """The row of every entry, where gradients of the values are wanted."""
+    """The row of every entry; None where values are not differentiated."""
     chunk_graph: Int[Tensor, " chunks"]
     """The graph that each chunk belongs to."""
     graphs: int
 
     def times(self, phi: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-        """``N Phi``, a sum of weighted rows for every row."""
+        """Return ``N Phi``: every row a weighted sum of rows."""
         return _SymmetricProduct.apply(phi, self.value, self)  # pyright: ignore[reportReturnType]
 
     def sum_over_graphs(self, x: Tensor) -> Tensor:
-        """``(chunks, ...)`` added up to ``(graphs, ...)``."""
+        """Add ``(chunks, ...)`` up to ``(graphs, ...)``."""
         if self.graphs == 1:
             return x.sum(0, keepdim=True)
         return x.new_zeros(self.graphs, *x.shape[1:]).index_add(0, self.chunk_graph, x)
 
 
 class _SymmetricProduct(torch.autograd.Function):
-    """``N Phi``; as N is symmetric the gradient of Phi is ``N`` times the gradient."""
+    """``N Phi``; as N is symmetric, the gradient of Phi is N times the gradient of the product."""
 
     @staticmethod
     def forward(ctx: Any, phi: Tensor, value: Tensor, graphs: SparseGraphs) -> Tensor:
@@ -231,9 +231,10 @@ class _SymmetricProduct(torch.autograd.Function):
 def mixing(
     gram: Float[Tensor, "graphs k k"], layer: Layer, *, normalise: bool
 ) -> tuple[Float[Tensor, "graphs k k"], Float[Tensor, "graphs k"]]:
-    """What one layer does to columns of any length, normalised first: ``Phi^T <- diag(turn) Phi^T N + mix Phi^T``.
+    """Return ``mix`` and ``turn``, by which a layer takes columns to ``Phi^T <- diag(turn) Phi^T N + mix Phi^T``.
 
-    It follows from their Gram matrix ``Phi^T Phi``, as ``K Phi = Phi W_Q W_K Phi^T Phi`` and the norms are its diagonal.
+    Both follow from the Gram matrix ``Phi^T Phi``, as ``K Phi = Phi W_Q W_K Phi^T Phi`` and its diagonal has the norms by
+    which columns are divided first.
     """
     square = gram.diagonal(dim1=1, dim2=2)
     scale = (square + TINY).rsqrt() if normalise else torch.ones_like(square)
@@ -251,7 +252,7 @@ def sparse_layers(
     *,
     unit_start: bool,
 ) -> Float[Tensor, "rows channels"]:
-    """The same as :func:`fixed_layers` without an n x n array."""
+    """Return Phi after all layers where B is fixed, as :func:`fixed_layers`, without an n x n array."""
     chunks = phi.view(-1, CHUNK, phi.shape[1])
     for l, layer in enumerate(layers):
         mix, turn = mixing(graphs.sum_over_graphs(chunks.mT @ chunks), layer, normalise=unit_start or l > 0)

@@ -1,40 +1,54 @@
-"""From PyG's ``edge_index``, ``edge_weight`` and ``batch`` to what the layers read: dense blocks, or CSR for large graphs.
+"""Read PyG's ``edge_index``, ``edge_weight`` and ``batch`` into what the layers work on: dense blocks, or CSR rows.
 
-Weights are conductances, as PyG's Laplacian reads them. Every listed pair counts for both of its directions and parallel
-pairs add up, so it does not matter whether all edges are listed in both directions or all once, nor in which order: degree
-scaling divides the factor two out. Self-loops carry no current and are left out.
+Weights are conductances, as PyG's Laplacian reads them, and parallel edges add up. Edges are listed all in both directions
+or all once, in any order (:func:`ohmformer.graph.edges.lists_both_directions`). A list with both directions is kept as it
+is: every edge then counts twice, a factor that the scaling by degrees divides out. Self-loops carry no current and are left
+out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.encoding.dynamics import CHUNK, FixedState, GramState, IncidenceState, SparseGraphs, inverse_root
 from ohmformer.graph import Graph
-from ohmformer.graph.blocks import ENTRIES, Block
-from ohmformer.graph.blocks import Blocks as Buckets
+from ohmformer.graph.blocks import ENTRIES, Block, Blocks
+from ohmformer.graph.edges import check_directions_agree, lists_both_directions
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Edges as they come, checked; ``graph`` lends its sizes and offsets."""
+    """The checked edges of a batch with their conductances, which may be differentiated and may be zero.
 
-    u: Int[Tensor, " pairs"]
-    v: Int[Tensor, " pairs"]
-    weight: Float[Tensor, " pairs"]
+    This is what all engines of the encoding start from. ``graph`` holds the pairs of nodes as they were listed (its own
+    resistances are ones and not read).
+    """
+
     graph: Graph
+    weight: Float[Tensor, " pairs"]
     l1: bool
-    """Whether degrees are ``sum_j |B_ij|``, which needs every edge once."""
+    """Whether degrees are ``sum_j |B_ij|``; then every edge is listed once."""
+
+    @property
+    def u(self) -> Int[Tensor, " pairs"]:
+        """The first node of every pair."""
+        return self.graph.edge_index[0]
+
+    @property
+    def v(self) -> Int[Tensor, " pairs"]:
+        """The second node of every pair."""
+        return self.graph.edge_index[1]
 
     @cached_property
     def degree(self) -> Float[Tensor, " nodes"]:
-        """The diagonal of D, for the degrees that were asked for."""
+        """The diagonal of D: ``sum_j |B_ij|`` or, for Gram degrees, ``sum_j B_ij^2``."""
         weight = self.weight.sqrt() if self.l1 else self.weight
         return self._sum_at_nodes(weight)
 
@@ -44,16 +58,17 @@ class Pairs:
         return self._sum_at_nodes(self.weight) if self.l1 else self.degree
 
     def _sum_at_nodes(self, weight: Tensor) -> Tensor:
+        """Add the weights of all pairs up at both of their nodes."""
         return weight.new_zeros(self.graph.num_nodes).scatter_add_(0, self.u, weight).scatter_add_(0, self.v, weight)
 
     @cached_property
     def root(self) -> Float[Tensor, " nodes"]:
-        """``D^-1/2``."""
+        """``D^-1/2``, zero at isolated nodes."""
         return inverse_root(self.degree)
 
     @cached_property
     def off_diagonal(self) -> Float[Tensor, " pairs"]:
-        """The entry of ``N = D^-1/2 L D^-1/2`` that each pair adds to, on both sides of the diagonal."""
+        """What every pair adds to ``N = D^-1/2 L D^-1/2`` on both sides of the diagonal."""
         return -self.weight * self.root.index_select(0, self.u) * self.root.index_select(0, self.v)
 
     @cached_property
@@ -63,13 +78,19 @@ class Pairs:
 
     @cached_property
     def incidence_norm(self) -> Float[Tensor, " graphs"]:
-        """``1 / |B|_F``, one for graphs without edges."""
+        """``1 / |B|_F`` of every graph, one for graphs without edges."""
         square = self.degree.new_zeros(self.graph.num_graphs).index_add(0, self.graph.batch, self.gram_degree)
         return torch.where(square > 0, inverse_root(square), 1.0)
 
+    def select(self, which: Int[Tensor, " chosen"]) -> tuple[Pairs, Int[Tensor, " nodes"]]:
+        """Take some graphs, given in ascending order, as a batch of their own; also the old numbers of their nodes."""
+        chosen = torch.zeros(self.graph.num_graphs, dtype=torch.bool, device=which.device).index_fill(0, which, True)
+        mine = chosen[self.graph.batch[self.u]]
+        return Pairs(self.graph.select(which), self.weight[mine], self.l1), chosen[self.graph.batch].nonzero()[:, 0]
+
 
 def read_pairs(
-    edge_index: Tensor,
+    edge_index: Any,
     edge_weight: Tensor | None,
     batch: Tensor | None,
     num_nodes: int | None,
@@ -77,96 +98,132 @@ def read_pairs(
     l1: bool,
     dtype: torch.dtype,
 ) -> Pairs:
-    """Checked edges, or a ValueError that says in a sentence what is wrong with them."""
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
-        raise ValueError(
-            f"expected edge_index as integers of shape (2, edges), got {edge_index.dtype} of {tuple(edge_index.shape)}"
-        )
-    device = edge_index.device
-    u, v = edge_index.long()
+    """Check the edges of one graph or of a batch; a ValueError says in one sentence what is wrong with them."""
+    _check_edge_index(edge_index)
+    edge_index = edge_index.long()
+    u, v = edge_index
     low, top = (int(x) for x in torch.aminmax(edge_index)) if edge_index.numel() else (0, -1)
     nodes = num_nodes if num_nodes is not None else len(batch) if batch is not None else top + 1
     if low < 0 or top >= nodes:
         raise ValueError(f"expected node numbers in 0..{nodes - 1}, got {low if low < 0 else top}")
-    graphs = 1
-    if batch is None:
-        batch = torch.zeros(nodes, dtype=torch.long, device=device)
-    else:
-        if tuple(batch.shape) != (nodes,):
-            raise ValueError(f"expected batch of shape ({nodes},), got {tuple(batch.shape)}")
-        graphs = int(batch[-1]) + 1 if nodes else 0
-        if bool((batch.diff() < 0).any()):
-            raise ValueError("expected batch in ascending order, as PyG's Batch makes it")
-        if bool((batch.index_select(0, u) != batch.index_select(0, v)).any()):
-            raise ValueError("expected every edge within one graph of the batch, found one between two graphs")
-    loop = u == v
+    batch, graphs = _read_batch(batch, nodes, u, v)
+    both_directions = lists_both_directions(edge_index)
     if edge_weight is None:
-        weight = torch.ones(len(u), dtype=dtype, device=device)
+        weight = torch.ones(len(u), dtype=dtype, device=edge_index.device)
     else:
-        weight = edge_weight[:, 0] if edge_weight.ndim == 2 and edge_weight.shape[1] == 1 else edge_weight
-        if tuple(weight.shape) != (len(u),):
-            raise ValueError(f"expected one edge_weight per edge, shape ({len(u)},), got {tuple(edge_weight.shape)}")
-        weight = weight.to(dtype)
-        if not bool((torch.isfinite(weight) & (weight >= 0)).all()):
-            raise ValueError("expected every edge_weight finite and not negative, got one that is not")
+        weight = _read_weights(edge_weight, edge_index, dtype, both_directions)
         # the layers do not see the scale of a graph's weights under Gram degrees; without it nothing can overflow
         if not l1 and len(u):
             most = weight.detach().new_zeros(graphs).scatter_reduce(0, batch[u], weight.detach(), "amax")
             weight = weight / torch.where(most > 0, most, 1.0)[batch[u]]
+    loop = u == v
     if bool(loop.any()):
-        u, v, weight = u[~loop], v[~loop], weight[~loop]
+        edge_index, weight = edge_index[:, ~loop], weight[~loop]
     if l1:
-        u, v, weight = _each_once(u, v, weight, nodes)
-    graph = Graph(torch.stack([u, v]), torch.ones_like(weight.detach()), batch, graphs, True)
-    return Pairs(u, v, weight, graph, l1)
+        edge_index, weight = _merge_parallel(edge_index, weight, nodes, both_directions)
+    graph = Graph(edge_index, torch.ones_like(weight.detach()), batch, graphs, True)
+    return Pairs(graph, weight, l1)
 
 
-def _each_once(u: Tensor, v: Tensor, weight: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Parallel pairs as one edge; a pair that is listed in both directions counts once."""
+def _check_edge_index(edge_index: Any) -> None:
+    """Raise a ValueError unless these are whole numbers in two rows of a tensor that holds values."""
+    if not isinstance(edge_index, Tensor):
+        raise ValueError(f"expected edge_index as a tensor of shape (2, edges), got {_describe(edge_index)}")
+    kind, shape = edge_index.dtype, tuple(edge_index.shape)
+    if (
+        edge_index.is_floating_point()
+        or edge_index.is_complex()
+        or kind == torch.bool
+        or shape[:1] != (2,)
+        or len(shape) != 2
+    ):
+        raise ValueError(f"expected edge_index as integers of shape (2, edges), got {kind} of {shape}")
+    if edge_index.is_meta:
+        raise ValueError("expected edge_index with values, got a tensor on the device 'meta'")
+
+
+def _describe(value: Any) -> str:
+    """Name what was given instead of a tensor: a list with its first element, or a type."""
+    return f"a list that begins with {value[0]!r}" if isinstance(value, list) and value else f"a {type(value).__name__}"
+
+
+def _read_batch(batch: Tensor | None, nodes: int, u: Tensor, v: Tensor) -> tuple[Int[Tensor, " nodes"], int]:
+    """Return the graph of every node, checked, and the number of graphs; all nodes are of one graph if none is given."""
+    if batch is None:
+        return torch.zeros(nodes, dtype=torch.long, device=u.device), 1
+    if tuple(batch.shape) != (nodes,):
+        raise ValueError(f"expected batch of shape ({nodes},), got {tuple(batch.shape)}")
+    if bool((batch.diff() < 0).any()):
+        raise ValueError("expected batch in ascending order, as PyG's Batch makes it")
+    if bool((batch.index_select(0, u) != batch.index_select(0, v)).any()):
+        raise ValueError("expected every edge within one graph of the batch, found one between two graphs")
+    return batch, int(batch[-1]) + 1 if nodes else 0
+
+
+def _read_weights(
+    edge_weight: Tensor, edge_index: Int[Tensor, "2 pairs"], dtype: torch.dtype, both_directions: bool
+) -> Float[Tensor, " pairs"]:
+    """Return one conductance per pair, checked."""
+    weight = edge_weight[:, 0] if edge_weight.ndim == 2 and edge_weight.shape[1] == 1 else edge_weight
+    pairs = edge_index.shape[1]
+    if tuple(weight.shape) != (pairs,):
+        raise ValueError(f"expected one edge_weight per edge, shape ({pairs},), got {tuple(edge_weight.shape)}")
+    given, weight = weight, weight.to(dtype)
+    if not bool((torch.isfinite(weight) & (weight >= 0)).all()):
+        raise ValueError("expected every edge_weight finite and not negative, got one that is not")
+    if both_directions:
+        check_directions_agree(edge_index, given if given.is_floating_point() else weight, "edge_weight")
+    return weight
+
+
+def _merge_parallel(
+    edge_index: Int[Tensor, "2 pairs"], weight: Float[Tensor, " pairs"], nodes: int, both_directions: bool
+) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"]]:
+    """Return each edge once, as u < v with the conductances of parallel edges added up."""
+    u, v = edge_index
     key = torch.minimum(u, v) * nodes + torch.maximum(u, v)
     edges, which = torch.unique(key, return_inverse=True)
     total = weight.new_zeros(len(edges)).index_add(0, which, weight)
-    directions = [torch.zeros_like(edges).index_fill(0, which[side], 1) for side in (u < v, u > v)]
-    return edges // max(nodes, 1), edges % max(nodes, 1), total / (directions[0] + directions[1]).clamp(min=1)
+    return torch.stack([edges // max(nodes, 1), edges % max(nodes, 1)]), total / 2 if both_directions else total
 
 
 @dataclass(frozen=True)
 class SmallGraphs:
-    """All graphs of a batch as dense blocks of N."""
+    """N of all graphs of a batch as dense blocks, graphs of like size side by side; for small graphs."""
 
     pairs: Pairs
-    buckets: Buckets
+    layout: Blocks
     buffer: Float[Tensor, " entries"]
 
     @classmethod
     def of(cls, pairs: Pairs, together: int = ENTRIES) -> SmallGraphs:
-        """Scatter the entries of N into the buckets' buffer, blocks of ``together`` entries."""
-        buckets = Buckets(pairs.graph, together)
-        buffer = pairs.diagonal.new_zeros(buckets.entries).scatter_(0, buckets.diagonal(), pairs.diagonal)
+        """Scatter the entries of N into one buffer, in blocks of about ``together`` entries."""
+        layout = Blocks(pairs.graph, together)
+        buffer = pairs.diagonal.new_zeros(layout.entries).scatter_(0, layout.diagonal(), pairs.diagonal)
         for u, v in ((pairs.u, pairs.v), (pairs.v, pairs.u)):
-            buffer = buffer.scatter_add_(0, buckets.index(u, v), pairs.off_diagonal)
-        return cls(pairs, buckets, buffer)
+            buffer = buffer.scatter_add_(0, layout.index(u, v), pairs.off_diagonal)
+        return cls(pairs, layout, buffer)
 
     def state(self, block: Block) -> GramState | IncidenceState:
-        """B of one block, to be moved."""
+        """Return B of one block, for layers that move it."""
         if self.pairs.l1:
             return self._incidence_state(block)
         return GramState(block.of(self.buffer), self.on_nodes(self.pairs.gram_degree, block))
 
     def fixed_state(self, block: Block) -> FixedState:
-        """B of one block, to stay."""
+        """Return B of one block, for layers that leave it as it is."""
         return FixedState(block.of(self.buffer), self.after_first(block))
 
     def after_first(self, block: Block) -> Float[Tensor, " graphs"] | None:
-        """What scales N from the second layer on, where B is normalised but not moved: nothing under Gram degrees."""
+        """Return what multiplies N from the second layer on, where B is normalised but not moved; None for Gram degrees."""
         return self.pairs.incidence_norm[block.which] if self.pairs.l1 else None
 
     def on_nodes(self, x: Float[Tensor, " nodes"], block: Block) -> Float[Tensor, "graphs width"]:
-        """A number per node, in the block's layout, zero on padding."""
+        """Arrange a number per node in the block's layout, zero on padding."""
         return torch.cat([x, x.new_zeros(1)])[block.node]
 
     def _incidence_state(self, block: Block) -> IncidenceState:
-        """B of one block, padded to the graph with most edges."""
+        """Return B itself for one block, padded to the graph with most edges."""
         graph, u, v = self.pairs.graph, self.pairs.u, self.pairs.v
         position = torch.full((graph.num_graphs,), -1, device=u.device).scatter(
             0, block.which, torch.arange(len(block.which), device=u.device)
@@ -184,7 +241,7 @@ class SmallGraphs:
 
 
 def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
-    """N of all graphs in CSR over padded rows, and the row of every node."""
+    """Build N of all graphs in CSR over padded rows; also the row of every node."""
     graph = pairs.graph
     chunks = -(-graph.graph_sizes // CHUNK)
     first = (chunks.cumsum(0) - chunks) * CHUNK
@@ -208,18 +265,3 @@ def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
     n = coo_array((np.concatenate([off, off, diagonal]), place), shape=(rows, rows)).tocsr()
     start, column, value = (torch.as_tensor(x) for x in (n.indptr[:-1], n.indices, n.data))
     return SparseGraphs(start, column, value, None, chunk_graph, graph.num_graphs), row
-
-
-def select(pairs: Pairs, which: Bool[Tensor, " graphs"]) -> tuple[Pairs, Int[Tensor, " nodes"]]:
-    """Some graphs of a batch as a batch of their own, and the numbers of their nodes in the old one."""
-    graph = pairs.graph
-    node = which[graph.batch].nonzero()[:, 0]
-    renumber = torch.full((graph.num_nodes,), -1, device=node.device).scatter(
-        0, node, torch.arange(len(node), device=node.device)
-    )
-    mine = which[graph.batch[pairs.u]]
-    order = which.long().cumsum(0) - 1
-    u, v = renumber[pairs.u[mine]], renumber[pairs.v[mine]]
-    batch = order[graph.batch[node]]
-    part = Graph(torch.stack([u, v]), graph.resistance[mine], batch, int(which.sum()), True)
-    return Pairs(u, v, pairs.weight[mine], part, pairs.l1), node

@@ -1,8 +1,9 @@
-"""Layers on eigenvalues: channels that start as the identity stay functions of N, where B stays what it is.
+"""Run the layers on eigenvalues: where every node is its own demand and B is fixed, channels stay functions of N.
 
-``K = sum_c W_QK,c p_c(N)^2`` is a function of N too, so a layer acts on numbers, ``p <- p (skip + value (gram lambda + phi
-sum_c product_c p_c^2))``, then over its norm; no weight of a layer touches eigenvectors. Layers are many and small, so that
-gradients are by hand: autograd's would be most of the time.
+Channel c starts as the identity and is ``p_c(N)`` after every layer, and ``K = sum_c W_QK,c p_c(N)^2`` is a function of N
+too. So a layer acts on numbers, ``p <- p (skip + value (gram lambda + phi sum_c product_c p_c^2))``, then divides by the
+norm; no weight of a layer touches eigenvectors. Layers are many and small, so gradients are written out by hand: autograd's
+would take most of the time.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from torch.nn.functional import pad
 
 from ohmformer import native
 from ohmformer.encoding.dynamics import TINY, Layer
-
-LANES = 16
-"""Channels that compiled code has room for."""
+from ohmformer.encoding.kernels import supports
 
 
 def spectral_layers(
@@ -28,15 +27,23 @@ def spectral_layers(
     layers: Sequence[Layer],
     after_first: Float[Tensor, " graphs"] | None = None,
 ) -> Float[Tensor, "graphs width channels"]:
-    """The diagonals of the channels that start as the identity, where B stays what it is.
+    """Return the diagonals of all channels after all layers: ``p_c`` weighted by the squares of the eigenvectors.
 
-    Channel c is then a function of N, ``p_c(N)``: its diagonal is read out with the squares of the eigenvectors.
+    Args:
+        seen: N of every graph, zero on padding.
+        real: where there are nodes rather than padding.
+        layers: the weights.
+        after_first: what multiplies N from the second layer on.
     """
-    above = 1 + 2 * pad(seen.diagonal(dim1=1, dim2=2), (0, 1)).amax(
-        dim=1, keepdim=True
-    )  # N <= 2 diag(N): where padding goes
-    values, vectors = (x.to(seen) for x in torch.linalg.eigh((seen + torch.diag_embed(above * ~real)).double()))
+    largest = pad(seen.diagonal(dim1=1, dim2=2), (0, 1)).amax(dim=1, keepdim=True)
+    above = 1 + 2 * largest  # N <= 2 diag(N), so eigenvalues of padding come after all others
+    values, vectors = (x.to(seen) for x in eigh(seen + torch.diag_embed(above * ~real)))
     return vectors.square() @ on_spectrum(values, real.sum(1), layers, after_first)
+
+
+def eigh(matrices: Float[Tensor, "graphs width width"]) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues and eigenvectors in float64, by LAPACK on the CPU where the device has no float64 (MPS)."""
+    return torch.linalg.eigh((matrices.cpu() if matrices.device.type == "mps" else matrices).double())
 
 
 def on_spectrum(
@@ -47,49 +54,44 @@ def on_spectrum(
     *,
     restore: bool = False,
 ) -> Float[Tensor, "graphs width channels"]:
-    """``p_c`` on every eigenvalue of N after all layers.
+    """Return ``p_c`` on every eigenvalue of N after all layers.
 
     At the end channels have the norm of the identity, whatever the graph. With ``restore`` they are multiplied by the norms
-    that the layers divided by: a channel that walks then gives return probabilities, not multiples of them. Eigenvalues are
-    multiplied by ``after_first`` from the second layer on.
+    that the layers divided by, so that a channel that computes a random walk gives return probabilities and not multiples of
+    them. Eigenvalues are multiplied by ``after_first`` from the second layer on.
     """
     value, product = (torch.stack([getattr(layer, name) for layer in layers]) for name in ("value", "product"))
     gram, phi, skip = (_column([getattr(layer, name) for layer in layers], value) for name in ("gram", "phi", "skip"))
     later = values if after_first is None else values * after_first[:, None]
-    channels, compiled = value.shape[1], _compiles(values, later, value)
+    channels = value.shape[1]
     of_squares = product[:, :, None] * (phi * value)[:, None]
     rest = torch.stack([gram * value, skip.expand_as(value)], dim=1)
-    if compiled:  # channels whose weights are zero stay zero
-        more = LANES - channels
-        of_squares, rest = pad(of_squares, (0, more, 0, more)), pad(rest, (0, more))
-    weights = torch.cat([of_squares, rest], dim=1)
-    out = (_Compiled if compiled else _Layers).apply(values, later, sizes, weights, restore)
-    assert isinstance(out, Tensor)
+    run: Any = _TorchLayers
+    if supports("ohm_on_spectrum", (values, value), (values, later), channels=channels):
+        run = _NativeLayers
+        missing = native.KERNELS["ohm_on_spectrum"].limits["channels"] - channels  # their weights are zero: they stay zero
+        of_squares, rest = pad(of_squares, (0, missing, 0, missing)), pad(rest, (0, missing))
+    out = run.apply(values, later, sizes, torch.cat([of_squares, rest], dim=1), restore)
     return out[:, :, :channels]
 
 
 def _column(numbers: list[Any], like: Tensor) -> Float[Tensor, "layers 1"]:
-    """One number of every layer."""
+    """Stack one number of every layer, plain or differentiated, into a column."""
     return (torch.stack(numbers).to(like) if isinstance(numbers[0], Tensor) else like.new_tensor(numbers))[:, None]
 
 
-def _compiles(values: Tensor, later: Tensor, value: Tensor) -> bool:
-    """Whether compiled code is there and written for this: float32 on the CPU, eigenvalues that are given."""
-    given = not (torch.is_grad_enabled() and (values.requires_grad or later.requires_grad))
-    plain = values.device.type == "cpu" and values.dtype == value.dtype == torch.float32
-    return native.library() is not None and given and plain and value.shape[1] <= LANES
-
-
-class _Compiled(torch.autograd.Function):
-    """``on_spectrum.c``: graph by graph in the first cache; forwards once more on the way back, so that nothing is kept."""
+class _NativeLayers(torch.autograd.Function):
+    """The layers in C, graph by graph in the first cache; backwards computes them again, so that nothing is kept."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, later: Tensor, sizes: Tensor, weights: Tensor, restore: bool) -> Tensor:
         arrays = first.contiguous(), later.contiguous(), sizes.contiguous(), weights.contiguous()
-        out = first.new_empty(*first.shape, LANES)
-        native.call("ohm_on_spectrum", *first.shape, len(weights), int(restore), *arrays, out)
+        library = native.active()
+        assert library is not None
+        out = first.new_empty(*first.shape, weights.shape[2])
+        library.call("ohm_on_spectrum", *first.shape, len(weights), int(restore), *arrays, out)
         ctx.save_for_backward(*arrays)
-        ctx.restore = restore
+        ctx.restore, ctx.library = restore, library
         return out
 
     @staticmethod
@@ -97,13 +99,12 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         first, later, sizes, weights = ctx.saved_tensors
         arrays, found = (first, later, sizes, weights, gradients[0].contiguous()), torch.empty_like(weights)
-        with native.used():
-            native.call("ohm_on_spectrum_backward", *first.shape, len(weights), int(ctx.restore), *arrays, found)
+        ctx.library.call("ohm_on_spectrum_backward", *first.shape, len(weights), int(ctx.restore), *arrays, found)
         return None, None, None, found, None
 
 
-class _Layers(torch.autograd.Function):
-    """A layer is ``q / |q|`` with ``q = p m``, ``m = (p^2, lambda, 1) W``, W the weights, ``(channels + 2, channels)``."""
+class _TorchLayers(torch.autograd.Function):
+    """The layers in torch: ``p <- q / |q|`` with ``q = p m``, ``m = (p^2, lambda, 1) W``, W ``(channels + 2, channels)``."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, later: Tensor, sizes: Tensor, weights: Tensor, restore: bool) -> Tensor:
@@ -132,7 +133,9 @@ class _Layers(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         first, later, weights, scale, p, out, *kept = ctx.saved_tensors
         g, channels = gradients[0] * scale[:, None], weights.shape[2]
-        norms = (gradients[0] * out).sum(1, keepdim=True) if ctx.restore else 0.0  # what every norm gets from being restored
+        norms = (
+            (gradients[0] * out).sum(1, keepdim=True) if ctx.restore else 0.0
+        )  # the gradient of every norm that is restored
         d_first, d_later, d_weights = torch.zeros_like(first), torch.zeros_like(later), torch.empty_like(weights)
         seen = torch.ones(*first.shape, channels + 2, dtype=first.dtype, device=first.device)
         for l in reversed(range(len(weights))):
@@ -149,7 +152,7 @@ class _Layers(torch.autograd.Function):
 
 
 def _see(seen: Tensor, p: Tensor, values: Tensor | None) -> None:
-    """Put ``p^2`` and eigenvalues, unless they are there, into ``(p^2, lambda, 1)``."""
+    """Write ``p^2``, and eigenvalues if given, into ``(p^2, lambda, 1)``."""
     torch.mul(p, p, out=seen[:, :, : p.shape[2]])
     if values is not None:
         seen[:, :, p.shape[2]] = values

@@ -1,15 +1,16 @@
-"""Pairs of nodes as an attention bias: closeness by resistance and by heat, dense-batched as PyG's ``to_dense_batch``."""
+"""Resistance and heat between pairs of nodes as an attention bias, dense-batched as by PyG's ``to_dense_batch``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 import ohmformer as ohm
+from ohmformer.encoding.answers import padded
 from ohmformer.graph import Graph
 
 
@@ -21,30 +22,31 @@ def pairwise(
     *,
     times: Sequence[int | float] = (0.5, 2),
 ) -> Float[Tensor, "graphs width width features"]:
-    """``1 / (1 + R_uv)``, which is 0 between components, and ``exp(-s L)_uv`` for each of ``times``; zeros on padding.
+    """Return ``1 / (1 + R_uv)``, 0 between components, and ``exp(-s L)_uv`` for each of ``times``; zeros on padding.
+
+    ``edge_index`` lists every edge in both directions or every edge once, ``edge_weight`` holds conductances. The answer is
+    computed on the CPU in float64 and put back on the device of ``edge_index``.
 
     >>> pairwise(torch.tensor([[0, 1], [1, 0]]), num_nodes=3, times=[1])[0, :, :, 0]
     tensor([[1.0000, 0.5000, 0.0000],
             [0.5000, 1.0000, 0.0000],
             [0.0000, 0.0000, 1.0000]])
     """
-    data = Data(edge_index=edge_index, num_nodes=num_nodes if batch is None else len(batch))
-    if num_nodes is None and batch is None:
-        data.num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    data.batch = batch if batch is not None else torch.zeros(data.num_nodes or 0, dtype=torch.long, device=edge_index.device)
-    if edge_weight is not None:
-        data.edge_weight = edge_weight
-    graph = Graph.from_pyg(data, conductance=None if edge_weight is None else "edge_weight").to("cpu", torch.float64)
+    if batch is None:
+        nodes = num_nodes if num_nodes is not None else int(edge_index.max()) + 1 if edge_index.numel() else 0
+        batch = torch.zeros(nodes, dtype=torch.long, device=edge_index.device)
+    data = SimpleNamespace(edge_index=edge_index, num_nodes=len(batch), batch=batch)
+    graph = Graph.from_pyg(data, conductance=edge_weight).to("cpu", torch.float64)
     real = graph.mask[:, :, None] & graph.mask[:, None, :]
-    closeness = torch.where(real, 1 / (1 + ohm.effective_resistance(graph, "all").value), 0.0)
-    features = [closeness, *(ohm.heat_kernel(graph, float(s)).value * real for s in times)]
+    closeness = torch.where(real, 1 / (1 + padded(ohm.effective_resistance(graph, "all").value)), 0.0)
+    features = [closeness, *(padded(ohm.heat_kernel(graph, float(s)).value) * real for s in times)]
     return torch.stack(features, dim=-1).float().to(edge_index.device)
 
 
 class PairwiseBias(nn.Module):
-    """A bias for every head, ``(graphs, heads, width, width)``, to be added to attention's scores: linear in the features.
+    """A bias for every attention head, ``(graphs, heads, width, width)``, linear in the features of pairs of nodes.
 
-    Takes the output of :func:`pairwise`, which can be computed once and kept.
+    It is to be added to the scores of attention. Its input, from :func:`pairwise`, can be computed once and kept.
     """
 
     def __init__(self, heads: int, features: int = 3) -> None:
@@ -53,5 +55,5 @@ class PairwiseBias(nn.Module):
         nn.init.zeros_(self.mix.weight)
 
     def forward(self, features: Float[Tensor, "graphs width width features"]) -> Float[Tensor, "graphs heads width width"]:
-        """Zero at first, so that adding the bias to a trained model changes nothing."""
+        """Return the bias; it is zero until trained, so that adding it to a trained model changes nothing at first."""
         return self.mix(features).permute(0, 3, 1, 2)

@@ -8,37 +8,31 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ohmformer.encoding import compiled
-from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, unit
-from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
-from ohmformer.encoding.on_spectrum import spectral_layers
-from ohmformer.solve.engines.base import DENSE
+from ohmformer.encoding import saving
+from ohmformer.encoding.dynamics import Layer
+from ohmformer.encoding.engines import Problem, encode
+from ohmformer.encoding.inputs import Pairs, read_pairs
 
 Function = TypeVar("Function", bound=Callable)
 
-SPARSE_FROM = 40
-"""Nodes from which a graph whose B is fixed goes through CSR rather than a dense block."""
-TOGETHER = 2**18
-"""Matrix entries that go through the layers together: few operations, and large ones."""
 STARTS = ("diagonal", "features", "random", "index")
 
 
 def _untraced(function: Function) -> Function:
-    """How a batch is cut into blocks depends on its sizes, so a compiled model calls the encoding as it is."""
+    """Keep torch.compile out of a function: how a batch is cut into blocks depends on its sizes, so no trace fits all."""
     return torch.compiler.disable(function)  # pyright: ignore[reportReturnType, reportCallIssue, reportArgumentType]
 
 
 def _linear(width: int, out: int) -> nn.Linear:
-    """Without initial weights, which would be drawn from the global generator."""
+    """Make a linear map whose weights are not drawn yet: torch would draw them from the global generator."""
     return cast(nn.Linear, nn.utils.skip_init(nn.Linear, width, out))
 
 
-class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
-    """Encodes nodes by ``M Phi_L``, where ``Phi_L`` are the features of a linear Transformer that sees B, the incidence.
+class LinearTransformerPE(nn.Module):
+    """Encode nodes by ``M Phi_L``, where ``Phi_L`` are the features of a linear Transformer that sees the incidences B.
 
     One layer is ``Phi <- (1 + w_R) Phi + (beta_3 alpha N + beta_4 Phi W_Q W_K Phi^T) Phi W_V`` with ``N = D^-1/2 B B^T
     D^-1/2``, then every column over its norm; ``evolve=True`` moves B likewise (:mod:`ohmformer.encoding.dynamics`). Each of
@@ -116,7 +110,7 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
 
     @classmethod
     def paper(cls, dataset: str = "zinc") -> LinearTransformerPE:
-        """The paper's model: index table, l1 degrees, B evolving, three groups looped three times, eight channels.
+        """Make the paper's model: index table, l1 degrees, B evolving, three groups looped three times, eight channels.
 
         >>> [sum(p.numel() for p in LinearTransformerPE.paper(name).parameters()) for name in ("zinc", "qm9")]
         [440, 192]
@@ -130,14 +124,14 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments that make a model of this shape."""
+        """The arguments of ``__init__`` that make a model of this shape."""
         names = (
             "dim", "hidden", "groups", "loops", "phi0", "evolve", "degrees", "in_features", "max_nodes", "draws", "seed",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def reset_parameters(self) -> None:
-        """Channels begin as diffusions of different speed, ``Phi <- Phi - t N Phi``, weakly repelling each other."""
+        """Draw initial weights: channels are diffusions of different speed, ``Phi <- Phi - t N Phi``, that weakly repel."""
         draw = torch.Generator().manual_seed(self.seed)
 
         def noise(*shape: int) -> Tensor:
@@ -160,37 +154,59 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
     @_untraced
     def forward(
         self,
-        edge_index: Int[Tensor, "2 edges"],
+        edge_index: Int[Tensor, "2 edges"] | Any,
         edge_weight: Tensor | None = None,
         batch: Int[Tensor, " nodes"] | None = None,
         num_nodes: int | None = None,
         x: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "nodes dim"]:
-        """The encoding of every node, ``(num_nodes, dim)``.
+        """Return the encoding of every node, ``(num_nodes, dim)``.
 
         Args:
-            edge_index: PyG's, every edge in both directions or every edge once; order and orientation do not matter.
-            edge_weight: conductances, ones unless given.
+            edge_index: PyG's, every edge in both directions or every edge once, in any order; or a whole PyG ``Data`` or
+                ``Batch``, of which the arguments that are not given are then read.
+            edge_weight: conductances, ones unless given; where both directions are listed they must agree.
             batch: the graph of every node, ascending; one graph unless given.
             num_nodes: how many; otherwise the length of ``batch``, of ``x``, or the largest node number plus one.
             x: node features, for ``phi0="features"``.
             generator: draws random starts.
+
+        >>> from torch_geometric.data import Data
+        >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
+        >>> LinearTransformerPE(dim=4)(path).shape
+        torch.Size([3, 4])
         """
+        if hasattr(edge_index, "edge_index"):
+            data: Any = edge_index
+            edge_index = data.edge_index
+            edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in data else edge_weight
+            batch = getattr(data, "batch", None) if batch is None else batch
+            num_nodes = data.num_nodes if num_nodes is None else num_nodes
+            x = data.x if x is None and self.phi0 == "features" else x
+        if num_nodes is None and batch is None and x is not None:
+            num_nodes = len(x)
+        pairs = read_pairs(edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype)
+        if pairs.graph.device != self.scalars.device:
+            raise ValueError(
+                f"expected edge_index and the encoding on one device, got {pairs.graph.device} and {self.scalars.device}"
+            )
         with torch.autocast(self.scalars.device.type, enabled=False):
-            if num_nodes is None and batch is None and x is not None:
-                num_nodes = len(x)
-            pairs = read_pairs(edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype)
-            runs = self.draws if self.phi0 == "random" else 1
-            phi = self._encode(pairs, self._start(pairs, x, generator, 0))
-            for draw in range(1, runs):
-                phi = phi + self._encode(pairs, self._start(pairs, x, generator, draw))
-            return (phi if runs == 1 else phi / runs) @ self.readout.mT
+            layers = self._layers()
+            draws = self.draws if self.phi0 == "random" else 1
+            phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
+            for draw in range(1, draws):
+                phi = phi + self._encode(pairs, layers, self._start(pairs, x, generator, draw))
+            return (phi if draws == 1 else phi / draws) @ self.readout.mT
+
+    def _encode(self, pairs: Pairs, layers: list[Layer], start: Tensor | None) -> Float[Tensor, "nodes hidden"]:
+        """Run the layers from one start."""
+        return encode(Problem(pairs, start, layers, self.evolve, normalize_start=self.phi0 != "index"))
 
     def _start(
         self, pairs: Pairs, x: Tensor | None, generator: torch.Generator | None, draw: int
     ) -> Float[Tensor, "nodes columns"] | None:
-        """Phi_0, or None for the diagonal start, which every engine makes for itself."""
+        """Return Phi_0, or None for the diagonal start, which needs none."""
         graph = pairs.graph
         if self.phi0 == "diagonal":
             return None
@@ -211,7 +227,7 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
         return _rows_of_seed(self.seed + 7919 * draw, graph.width, self.hidden).to(self.scalars).index_select(0, place)
 
     def _layers(self) -> list[Layer]:
-        """The weights layer by layer, scalars multiplied out."""
+        """Return the weights of every layer, scalars multiplied out; plain numbers where no gradient is wanted."""
         watched = torch.is_grad_enabled() and any(p.requires_grad for p in (self.scalars, self.value, self.query, self.key))
         alpha_v, alpha_qk, alpha_r, w_r, beta_1, beta_2, beta_3, beta_4 = self.scalars.unbind(1)
         scalars = torch.stack(
@@ -224,85 +240,35 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
             layers += [Layer(b_skip, b_gram, b_phi, skip, gram, phi, value, product)] * self.loops
         return layers
 
-    def _encode(self, pairs: Pairs, start: Tensor | None) -> Float[Tensor, "nodes hidden"]:
-        """``Phi_L`` of every node, each graph by the engine that fits it."""
-        graph, layers = pairs.graph, self._layers()
-        if (self.evolve or start is None) and graph.width > DENSE:
-            what = "evolve=True" if self.evolve else "phi0='diagonal' (phi0='features' and 'random' take any)"
-            raise ValueError(f"expected graphs of at most {DENSE} nodes with {what}, got one of {graph.width}")
-        if start is None:
-            return self._diagonal(pairs, layers)
-        if compiled.fits(pairs, start, layers, evolve=self.evolve):
-            return compiled.encode(pairs, start, layers, evolve=self.evolve, unit_start=self.phi0 != "index")
-        if self.evolve or graph.width <= SPARSE_FROM:
-            return self._small(pairs, start, layers)
-        large = graph.graph_sizes > SPARSE_FROM
-        if bool(large.all()):
-            return self._large(pairs, start, layers)
-        parts, nodes = [], []
-        for which, engine in ((~large, self._small), (large, self._large)):
-            part, node = select(pairs, which)
-            parts.append(engine(part, start[node], layers))
-            nodes.append(node)
-        return torch.cat(parts)[torch.argsort(torch.cat(nodes))]
-
-    def _small(self, pairs: Pairs, start: Tensor, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
-        """Dense blocks of graphs of like size."""
-        graphs = SmallGraphs.of(pairs, TOGETHER)
-        rows = start.new_zeros(graphs.buckets.rows, self.hidden).index_copy_(0, graphs.buckets.row, start)
-        done = [rows[:0]]
-        for block in graphs.buckets.blocks:
-            phi, unit_start = block.rows_of(rows).mT.contiguous(), self.phi0 != "index"
-            if self.evolve:
-                phi = moving_layers(graphs.state(block), unit(phi, self.hidden) if unit_start else phi, layers)
-            else:
-                phi = fixed_layers(block.of(graphs.buffer), phi, layers, graphs.after_first(block), unit_start=unit_start)
-            done.append(phi.mT.reshape(-1, self.hidden))
-        return torch.cat(done).index_select(0, graphs.buckets.row)
-
-    def _diagonal(self, pairs: Pairs, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
-        """Every node its own demand: ``F_c`` of every channel c starts as the identity and its diagonal is read out."""
-        graphs = SmallGraphs.of(pairs)
-        products = self.evolve or pairs.weight.requires_grad
-        done = [self.value.new_zeros(0, self.hidden)]
-        for block in graphs.buckets.blocks:
-            real = block.node >= 0
-            if products:
-                eye = torch.diag_embed(real.to(self.value))
-                phi = unit(eye[:, None].expand(-1, self.hidden, -1, -1).flatten(1, 2), self.hidden)
-                state = graphs.state(block) if self.evolve else graphs.fixed_state(block)
-                phi = moving_layers(state, phi, layers).unflatten(1, (self.hidden, -1))
-                phi = phi.diagonal(dim1=2, dim2=3).mT * real.sum(1)[:, None, None].to(phi).sqrt()
-            else:
-                phi = spectral_layers(block.of(graphs.buffer), real, layers, graphs.after_first(block))
-            done.append(phi.reshape(-1, self.hidden))
-        return torch.cat(done).index_select(0, graphs.buckets.row)
-
-    def _large(self, pairs: Pairs, start: Tensor, layers: list[Layer]) -> Float[Tensor, "nodes hidden"]:
-        """CSR, for graphs of any size."""
-        graphs, row = sparse_graphs(pairs)
-        phi = start.new_zeros(len(graphs.start), self.hidden).index_copy_(0, row, start)
-        after = pairs.incidence_norm if pairs.l1 else None
-        return sparse_layers(graphs, phi, layers, after, unit_start=self.phi0 != "index").index_select(0, row)
-
     # ------------------------------------------------------------------------------------------------ files
 
-    def save_pretrained(self, save_directory: str | Path, **hub: Any) -> str | None:
-        """``config.json`` and ``model.safetensors`` in a folder, each written whole; ``push_to_hub`` uses it too."""
-        from ohmformer.encoding.saving import save
+    def save_pretrained(self, save_directory: str | Path, *, push_to_hub: bool = False, **options: Any) -> str | None:
+        """Write ``config.json`` and ``model.safetensors`` into a folder; an interrupted run leaves no half of a file.
 
-        save(self, Path(save_directory))
-        return None if not hub.pop("push_to_hub", False) else str(self.push_to_hub(**hub))
+        With ``push_to_hub=True`` also upload them; ``options`` are then those of :meth:`push_to_hub`.
+        """
+        saving.save(self, Path(save_directory))
+        return self.push_to_hub(**options) if push_to_hub else None
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload the files of :meth:`save_pretrained` to a repository on the Hugging Face hub; return the commit's address.
+
+        Args:
+            repo_id: ``owner/name``; made if it is not there.
+            options: ``private=`` and ``token=``, and what ``huggingface_hub.HfApi.upload_folder`` takes.
+        """
+        return saving.push(self, repo_id, **options)
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, **hub: Any) -> LinearTransformerPE:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A model that ships with the package (``"zinc"``), of a folder, or of a repository on the Hugging Face hub."""
-        from ohmformer.encoding.saving import load
+    def from_pretrained(cls, name: str | Path, **options: Any) -> LinearTransformerPE:
+        """Load a model: one that ships with the package (``"zinc"``), a folder, or a repository on the Hugging Face hub.
 
-        return load(name, **hub)
+        ``options`` are those of ``huggingface_hub.snapshot_download``.
+        """
+        return saving.load(cls, name, **options)
 
     def extra_repr(self) -> str:
-        """The arguments that differ from their defaults."""
+        """Return the arguments that are not None, for ``repr``."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value is not None)
 
 
@@ -310,7 +276,7 @@ _PAPER = {"zinc": (6, 37), "qm9": (3, 9)}
 
 
 def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
-    """What the published counts, 488 for ZINC and 240 for QM9, are made of.
+    """Explain the published parameter counts, 488 for ZINC and 240 for QM9, by their parts.
 
     Each of three groups holds 3 x 8 diagonals, alpha_V, alpha_Q alpha_K, alpha_R, w_R and four betas, 32 in all. Their
     code has 16 more in every group, for the choice among several edge and node features, of which there is one: 4 of them
@@ -327,6 +293,6 @@ def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
 
 
 def _rows_of_seed(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """Gaussian rows, the same for a place whatever the number of rows: torch fills blocks of numbers in their order."""
+    """Draw Gaussian rows of which row i is the same whatever the number of rows: torch fills blocks of numbers in order."""
     whole = -(-rows // 256) * 256
     return torch.randn(whole, columns, generator=torch.Generator().manual_seed(seed))[:rows]

@@ -1,11 +1,11 @@
-"""Pretraining: the encoding learns eigenvectors up to sign (appendix E of the paper), or several functions of L at once.
+"""Pretrain the encoding on eigenvectors up to sign (appendix E of the paper), or on several functions of L at once.
 
 - ``"eigenvectors"``: column i of the encoding is to be eigenvector i + 1 of ``N = D^-1/2 L D^-1/2``. The loss of a column p
-  of norm one is ``min(|v - p|^2, |v + p|^2) = 2 - 2 |v^T p|``: 0 is perfect, 2 is orthogonal. What is made small is a
-  power mean of the columns' mean losses that lies near the largest of them (:data:`POWER`).
-- ``"multi"``: a linear map of the encoding, trained along and thrown away, is to give what is known of every node: the
-  diagonals of ``N^+``, of its square root and of heat kernels, and the squares of the eigenvectors, all free of signs. The
-  loss is one minus the explained part of the variance, on average.
+  of norm one is ``min(|v - p|^2, |v + p|^2) = 2 - 2 |v^T p|``: 0 is perfect, 2 is orthogonal. What is minimised is a power
+  mean of the columns' mean losses that lies near the largest of them (:data:`POWER`).
+- ``"multi"``: a linear map of the encoding, trained with it and thrown away afterwards, is to give several numbers of every
+  node: the diagonals of ``N^+``, of its square root and of heat kernels, and the squares of the eigenvectors, none of which
+  has a sign to choose. The loss is one minus the explained part of the variance, on average.
 """
 
 from __future__ import annotations
@@ -13,73 +13,85 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
+from ohmformer.graph.edges import read_edges
 from ohmformer.graph.files import whole_file
+from ohmformer.graph.ragged import Spans
 
 TARGETS = ("eigenvectors", "multi")
 TIMES = (0.5, 2.0, 8.0)
-"""Of the heat kernels among the targets."""
+"""The times of the heat kernels among the targets."""
 POWER = 32
-"""Of the mean over columns, so high that the eigenvector that is learned worst counts nearly alone; with a low one the
-others are learned at its cost."""
+"""The power of the mean over columns: so high that the eigenvector that is learned worst counts nearly alone. With a low
+one the others are learned at its cost."""
 PROGRESS = "pretraining.safetensors"
-"""What a run goes on from, beside the model, until it is finished."""
+"""The file beside the model from which an interrupted run continues; removed when it is finished."""
 
 
 @dataclass(frozen=True)
 class GraphTable:
-    """Many graphs in flat tensors, from which batches are taken by number."""
+    """Many unweighted graphs with targets, in flat tensors, from which batches are taken by the numbers of graphs."""
 
     edges: Int[Tensor, "2 edges"]
     """Node numbers within each graph, every edge once."""
-    edge_start: Int[Tensor, " graphs_and_end"]
-    node_start: Int[Tensor, " graphs_and_end"]
+    edge_spans: Spans
+    """Which edges belong to which graph."""
+    node_spans: Spans
+    """Which nodes belong to which graph."""
     targets: Float[Tensor, "nodes targets"]
 
     @classmethod
     def of(cls, graphs: Iterable[tuple[int, Sequence[tuple[int, int]]]], targets: str, k: int) -> GraphTable:
-        """Graphs as (nodes, edges), with their targets."""
-        sizes, counts, pairs = [0], [0], []
+        """Put graphs, each given as its number of nodes and its edges, side by side and compute their targets."""
+        sizes, counts, pairs = [], [], []
         for nodes, edges in graphs:
             sizes.append(nodes)
             counts.append(len(edges))
             pairs += edges
-        if len(sizes) == 1:
+        if not sizes:
             raise ValueError("expected at least one graph to train on, got none")
         flat = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t().contiguous()
-        table = cls(flat, torch.tensor(counts).cumsum(0), torch.tensor(sizes).cumsum(0), torch.zeros(sum(sizes), 0))
+        nodes, edges = Spans.of(torch.tensor(sizes)), Spans.of(torch.tensor(counts))
+        table = cls(flat, edges, nodes, torch.zeros(nodes.total, 0))
         every = [node_targets(*table.take(part)[:2], targets, k) for part in torch.arange(len(table)).split(2000)]
-        return cls(table.edges, table.edge_start, table.node_start, torch.cat(every))
+        return replace(table, targets=torch.cat(every))
 
     def __len__(self) -> int:
-        return len(self.node_start) - 1
+        return len(self.node_spans)
 
     def take(self, which: Int[Tensor, " chosen"]) -> tuple[Int[Tensor, "2 pairs"], Int[Tensor, " nodes"], Tensor]:
-        """A batch: edges, the graph of every node, targets."""
-        sizes, counts = self.node_start.diff()[which], self.edge_start.diff()[which]
-        first = sizes.cumsum(0) - sizes
-        node = torch.repeat_interleave(self.node_start[which] - first, sizes) + torch.arange(int(sizes.sum()))
-        edge = torch.repeat_interleave(self.edge_start[which] - (counts.cumsum(0) - counts), counts)
-        edge = edge + torch.arange(len(edge))
-        batch = torch.repeat_interleave(torch.arange(len(which)), sizes)
-        return self.edges[:, edge] + torch.repeat_interleave(first, counts), batch, self.targets[node]
+        """Return a batch of some graphs: edges, the graph of every node, targets."""
+        nodes, edges = self.node_spans.select(which), self.edge_spans.select(which)
+        index = self.edges[:, self.edge_spans.rows(which)] + nodes.first[edges.owner]
+        return index, nodes.owner, self.targets[self.node_spans.rows(which)]
+
+
+def edges_once(data: Any) -> tuple[int, list[tuple[int, int]]]:
+    """Return the number of nodes of PyG data and each of its edges once, as :meth:`GraphTable.of` takes them."""
+    if "edge_weight" in data:
+        raise ValueError("expected graphs without edge_weight to pretrain on, got one with it")
+    index = data.edge_index
+    once = read_edges(index, torch.ones(index.shape[1]))[0]
+    return data.num_nodes or 0, [(u, v) for u, v in once.t().tolist() if u != v]
 
 
 def node_targets(edges: Tensor, batch: Tensor, targets: str, k: int) -> Float[Tensor, "nodes targets"]:
-    """Eigenvectors 2 to k + 1 of N, zero where a graph has fewer; for ``"multi"`` their squares and the diagonals."""
+    """Return eigenvectors 2 to k + 1 of N, zero where a graph has fewer; for ``"multi"`` their squares and the diagonals."""
     pairs = read_pairs(edges, None, batch, len(batch), l1=False, dtype=torch.float64)
     graphs = SmallGraphs.of(pairs)
     rows, nodes = [], []
-    for block in graphs.buckets.blocks:
+    for block in graphs.layout.blocks:
         real = (block.node >= 0).double()
         # padding goes above the spectrum, which ends at 2
         values, vectors = torch.linalg.eigh(block.of(graphs.buffer) + torch.diag_embed(3 * (1 - real)))
@@ -100,7 +112,7 @@ def node_targets(edges: Tensor, batch: Tensor, targets: str, k: int) -> Float[Te
 def sign_free_loss(
     encoding: Float[Tensor, "nodes k"], vectors: Float[Tensor, "nodes k"], batch: Int[Tensor, " nodes"]
 ) -> tuple[Float[Tensor, "graphs k"], Float[Tensor, "graphs k"]]:
-    """``2 - 2 |v^T p| / |p|`` of every eigenvector of every graph, and one where there is an eigenvector, zero where not."""
+    """Return ``2 - 2 |v^T p| / |p|`` of every eigenvector of every graph; also 1 where there is one, else 0."""
     graphs = int(batch[-1]) + 1
 
     def summed(x: Tensor) -> Tensor:
@@ -112,14 +124,14 @@ def sign_free_loss(
 
 
 def power_mean(losses: Float[Tensor, " k"]) -> Float[Tensor, ""]:
-    """``(mean of losses^POWER)^(1 / POWER)``, taken relative to the largest, so that small losses do not underflow."""
+    """Return ``(mean of losses^POWER)^(1 / POWER)``, relative to the largest, so that small losses do not underflow."""
     largest = losses.detach().max().clamp(min=1e-12)
     return largest * (losses / largest).pow(POWER).mean().pow(1 / POWER)
 
 
 @dataclass
 class Settings:
-    """One pretraining run."""
+    """The settings of one pretraining run."""
 
     targets: str = "eigenvectors"
     epochs: int = 40
@@ -136,10 +148,10 @@ def pretrain(
     progress: Callable[[int, int, float], None] | None = None,
     checkpoint: Path | None = None,
 ) -> float:
-    """Train in place with AdamW and a cosine; the mean loss of the last epoch. A step that is not finite is left out.
+    """Train a model in place by AdamW with a cosine schedule; return the mean loss of the last epoch.
 
-    With ``checkpoint`` the model is saved to that folder after every epoch, with all that a run that was killed needs to go
-    on from there when it is started again, to the same bits.
+    Steps whose gradient is not finite are left out. With ``checkpoint`` the model is saved to that folder after every epoch,
+    together with what an interrupted run needs to continue when it is started again, to the same bits.
     """
     if settings.targets not in TARGETS:
         raise ValueError(f"expected targets among {', '.join(TARGETS)}, got {settings.targets!r}")
@@ -190,18 +202,16 @@ def pretrain(
 
 @dataclass(frozen=True)
 class _Run:
-    """What a run that was killed goes on from."""
+    """The state of a run, from which it continues after an interruption."""
 
     parameters: list[nn.Parameter]
     optimizer: torch.optim.Optimizer
     draw: torch.Generator
     about: dict[str, Any]
-    """What has to be the same."""
+    """Settings that must be the same when the run continues."""
 
     def save(self, path: Path, epoch: int) -> None:
-        """Everything after ``epoch`` epochs, in one file."""
-        from safetensors.torch import save
-
+        """Write the state after ``epoch`` epochs to one file."""
         tensors = {f"weights.{i}": x.detach() for i, x in enumerate(self.parameters)}
         for i, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam.{i}.{name}": x for name, x in moments.items()}
@@ -210,9 +220,7 @@ class _Run:
             temporary.write_bytes(save({**tensors, "draw": self.draw.get_state()}, header))
 
     def load(self, path: Path) -> int:
-        """The epochs that are done already, none if there is no such file; a ValueError if it is that of another run."""
-        from safetensors import SafetensorError, safe_open
-
+        """Restore the state and return the epochs done, 0 if there is no file; a file of another run is a ValueError."""
         if not path.exists():
             return 0
         try:
@@ -237,14 +245,14 @@ class _Run:
 
 
 def _cosine(step: int, steps: int) -> float:
-    """A short rise, then half a cosine down to nothing."""
+    """Return the factor of the learning rate: a short rise, then half a cosine down to zero."""
     warm = max(1, steps // 20)
     return (step + 1) / warm if step < warm else 0.5 + 0.5 * math.cos(math.pi * (step - warm) / max(1, steps - warm))
 
 
 @torch.no_grad()
 def evaluate(model: Callable[..., Tensor], table: GraphTable, *, seed: int = 0, batch: int = 500) -> Float[Tensor, " k"]:
-    """The mean sign-free loss of every eigenvector over all graphs that have it; random starts are drawn from ``seed``."""
+    """Return the mean sign-free loss of every eigenvector over all graphs that have it; ``seed`` draws random starts."""
     draw = torch.Generator().manual_seed(seed)
     total, count = torch.zeros(table.targets.shape[1]), torch.zeros(table.targets.shape[1])
     for which in torch.arange(len(table)).split(batch):
@@ -258,15 +266,15 @@ def evaluate(model: Callable[..., Tensor], table: GraphTable, *, seed: int = 0, 
 def subspace_iteration(
     edges: Tensor, *, batch: Tensor, num_nodes: int, generator: torch.Generator, layers: int, k: int, columns: int
 ) -> Float[Tensor, "nodes k"]:
-    """What the encoding is compared with: ``Phi <- QR((2 I - N) Phi)``, one step a layer, columns 2 to k + 1 of Phi.
+    """Run ``Phi <- QR((2 I - N) Phi)``, one step a layer, and return columns 2 to k + 1: a baseline for the encoding.
 
-    Corollary 7 with mu = 2, where an exact orthogonalisation costs no layer.
+    This is Corollary 7 with mu = 2, except that an exact orthogonalisation costs no layer.
     """
     pairs = read_pairs(edges, None, batch, num_nodes, l1=False, dtype=torch.float64)
     graphs = SmallGraphs.of(pairs)
     start = torch.randn(num_nodes + 1, columns, generator=generator, dtype=torch.float64)
     out = torch.zeros(num_nodes + 1, columns, dtype=torch.float64)
-    for block in graphs.buckets.blocks:
+    for block in graphs.layout.blocks:
         real = (block.node >= 0).double()
         step = 2 * torch.diag_embed(real) - block.of(graphs.buffer)
         phi = start[block.node] * real[:, :, None]

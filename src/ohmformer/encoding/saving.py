@@ -1,11 +1,20 @@
-"""Models as ``config.json`` and ``model.safetensors``: loading runs no code, and a bad file is named in one sentence."""
+"""Save and load models as ``config.json`` and ``model.safetensors``, in folders and on the Hugging Face hub.
+
+Loading runs no code of the files, and a bad file is named in one sentence.
+"""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+
+from ohmformer.graph.extras import require
 from ohmformer.graph.files import whole_file
 
 if TYPE_CHECKING:
@@ -16,34 +25,27 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def shipped() -> list[str]:
-    """The names of the models inside the package."""
+    """List the names of the models inside the package."""
     return sorted(folder.name for folder in SHIPPED.iterdir()) if SHIPPED.is_dir() else []
 
 
 def save(model: LinearTransformerPE, folder: Path) -> None:
-    """Both files, each under a temporary name first."""
-    from safetensors.torch import save as as_bytes
-
+    """Write both files, each under a temporary name first."""
     with whole_file(folder / CONFIG) as temporary:
         temporary.write_text(json.dumps(model.config, indent=2) + "\n")
     with whole_file(folder / WEIGHTS) as temporary:
-        temporary.write_bytes(as_bytes({name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}))
+        temporary.write_bytes(to_bytes({name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}))
 
 
-def load(name: str | Path, **hub: Any) -> LinearTransformerPE:
-    """A model by the name of a shipped one, by folder, or by its repository on the Hugging Face hub."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from ohmformer.encoding.pe import LinearTransformerPE
-
+def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> LinearTransformerPE:
+    """Load a model of a class by a shipped name, a folder, or a repository on the Hugging Face hub."""
     folder = SHIPPED / name if str(name) in shipped() else Path(name)
     if not folder.is_dir():
-        folder = _from_hub(str(name), hub)
+        folder = _download(str(name), options)
     config = folder / CONFIG
     try:
         arguments = json.loads(config.read_text())
-        model = LinearTransformerPE(**arguments)
+        model = kind(**arguments)
     except OSError as error:
         raise ValueError(f"expected {CONFIG} in {folder}, there is none") from error
     except (TypeError, ValueError, json.JSONDecodeError) as error:
@@ -66,12 +68,20 @@ def load(name: str | Path, **hub: Any) -> LinearTransformerPE:
     return model.eval()
 
 
-def _from_hub(name: str, hub: dict[str, Any]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+def push(model: LinearTransformerPE, repo_id: str, *, private: bool | None = None, token: Any = None, **options: Any) -> str:
+    """Upload a model to a repository on the Hugging Face hub, made if need be; return the commit's address."""
+    api = require("huggingface_hub", "hub").HfApi(token=token, endpoint=options.pop("endpoint", None))
+    repo_id = api.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
+    with tempfile.TemporaryDirectory() as folder:
+        save(model, Path(folder))
+        return str(api.upload_folder(repo_id=repo_id, folder_path=folder, **options))
 
+
+def _download(name: str, options: dict[str, Any]) -> Path:
+    """Download the two files of a repository on the hub, nothing else of it; return their folder."""
+    hub, errors = require("huggingface_hub", "hub"), require("huggingface_hub.errors", "hub")
     try:
-        return Path(snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS], **hub))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        return Path(hub.snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS], **options))
+    except (errors.HfHubHTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError, OSError) as error:
         known = ", ".join(shipped()) or "none"
         raise ValueError(f"expected a shipped model ({known}), a folder or a repository on the hub, got {name!r}") from error

@@ -1,4 +1,4 @@
-"""Edge lists and weights as they come, checked: what every way of building a graph goes through."""
+"""Read and check edge lists and weights: every way of building a graph goes through here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def as_edge_index(edges: Iterable[Sequence[int]] | np.ndarray | Tensor) -> Int[Tensor, "2 edges"]:
-    """Pairs of node numbers as two rows, tails and heads."""
+    """Turn pairs of node numbers into two rows, tails and heads."""
     if not isinstance(edges, Tensor):
         edges = torch.as_tensor(edges if isinstance(edges, np.ndarray) else np.asarray(list(edges)))
     if edges.numel() == 0:
@@ -26,7 +26,7 @@ def as_edge_index(edges: Iterable[Sequence[int]] | np.ndarray | Tensor) -> Int[T
 
 
 def check_weights(weight: Tensor, name: str) -> None:
-    """Positive and finite, and so is one over it."""
+    """Raise a ValueError unless every weight and its reciprocal are positive and finite."""
     bad = ~(torch.isfinite(weight) & (weight > 0) & torch.isfinite(weight.reciprocal()))
     if bad.any():
         j = int(bad.nonzero()[0])
@@ -34,7 +34,7 @@ def check_weights(weight: Tensor, name: str) -> None:
 
 
 def column(values: Tensor | None, name: str) -> Tensor:
-    """A PyG attribute as one value per edge."""
+    """Return a PyG attribute as one value per edge."""
     if values is None:
         raise ValueError(f"expected the data to carry {name!r}, it is missing")
     if values.ndim == 2 and values.shape[1] == 1:
@@ -43,7 +43,7 @@ def column(values: Tensor | None, name: str) -> Tensor:
 
 
 def as_resistance(edges: int, resistance: Any, conductance: Any) -> Float[Tensor, " edges"]:
-    """Resistances from whichever kind of weight is given, ones if none is."""
+    """Return resistances from whichever kind of weight is given, ones if none is."""
     if resistance is not None and conductance is not None:
         raise ValueError("expected resistance= or conductance=, got both")
     name, given = ("resistance", resistance) if conductance is None else ("conductance", conductance)
@@ -60,39 +60,111 @@ def as_resistance(edges: int, resistance: Any, conductance: Any) -> Float[Tensor
     return weight if conductance is None else weight.reciprocal()
 
 
+def lists_both_directions(index: Int[Tensor, "2 pairs"]) -> bool:
+    """Say how a list of pairs names undirected edges: True for both directions of every edge, False for every edge once.
+
+    This is the one reading of PyG's ``edge_index`` in the library. It is decided for the list as a whole: a list in which
+    some edges stand in both directions and others do not is a ValueError that names a pair. Parallel edges are legal either
+    way; listed in both directions, each direction must occur equally often. Self-loops do not matter.
+
+    >>> lists_both_directions(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    True
+    >>> lists_both_directions(torch.tensor([[0, 1], [1, 2]]))
+    False
+    >>> lists_both_directions(torch.tensor([[0, 1, 1], [1, 0, 2]]))
+    Traceback (most recent call last):
+    ValueError: expected all edges in both directions or all once, got the pair (1, 2) in one direction and (0, 1) in both
+    """
+    if not bool((index[0] < index[1]).any()) or not bool((index[0] > index[1]).any()):
+        return False
+    key, mirrored = _keys(index)
+    if torch.equal(key.sort().values, mirrored.sort().values):
+        return True
+    turned = torch.isin(key, mirrored) & (index[0] != index[1])
+    if not bool(turned.any()):
+        return False
+    u, v = _first_unmatched(index)
+    there, back = (int(((index[0] == a) & (index[1] == b)).sum()) for a, b in ((u, v), (v, u)))
+    if there and back:
+        got = f"the pair ({u}, {v}) {there} times and ({v}, {u}) {back} times"
+    else:
+        both = index[:, turned]
+        a, b = sorted(both[:, int(both.amin(0).argmin())].tolist())
+        got = f"the pair ({u}, {v}) in one direction and ({a}, {b}) in both"
+    raise ValueError(f"expected all edges in both directions or all once, got {got}")
+
+
+def read_edges(
+    index: Int[Tensor, "2 pairs"], weight: Float[Tensor, " pairs"]
+) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"], int]:
+    """Turn PyG's ``edge_index`` into each undirected edge once, as :func:`lists_both_directions` reads it.
+
+    Returns edges, weights and the number of self-loops left out. Edges listed in both directions come out as
+    :func:`fold` orders them, edges listed once as they were listed, self-loops included.
+    """
+    return fold(index, weight) if lists_both_directions(index) else (index, weight.to(index.device), 0)
+
+
 def fold(
     index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"]
 ) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"], int]:
-    """Directed pairs (u, v), (v, u) of equal weight folded to single edges u < v; and the number of self-loops left out."""
+    """Turn pairs (u, v) and (v, u) of equal weight into single edges u < v, sorted; also count the self-loops left out."""
     weight = weight.to(index.device)
-    forward, backward = (index[0] < index[1]).nonzero()[:, 0], (index[0] > index[1]).nonzero()[:, 0]
-
-    def ordered(which: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        keys = (weight[which].detach().cpu().numpy(), v[which].cpu().numpy(), u[which].cpu().numpy())
-        return which[torch.as_tensor(np.lexsort(keys), device=which.device)]
-
-    forward = ordered(forward, index[0], index[1])
-    backward = ordered(backward, index[1], index[0])
+    forward, backward = _match_directions(index, weight)
     pairs, mirrored = index[:, forward], index[:, backward].flip(0)
     if pairs.shape != mirrored.shape or not torch.equal(pairs, mirrored):
-        u, v = _first_unmatched(pairs, mirrored)
-        raise ValueError(
-            f"expected every edge in both directions, the pair ({u}, {v}) is not; "
-            "for a list with each edge once use Graph.from_edges"
-        )
+        u, v = _first_unmatched(index)
+        raise ValueError(f"expected every edge in both directions, got the pair ({u}, {v}) in one direction only")
     there, back = weight[forward], weight[backward]
-    differs = (there - back).abs() > 16 * torch.finfo(weight.dtype).eps * there
-    if differs.any():
-        j = int(differs.nonzero()[0])
-        u, v = pairs[:, j].tolist()
-        raise ValueError(
-            f"expected equal weights in both directions, the pair ({u}, {v}) has resistances "
-            f"{there[j].item():.6g} and {back[j].item():.6g}"
-        )
+    _check_agreement(pairs, there, back, "resistances")
     return pairs, (there + back) / 2, int((index[0] == index[1]).sum())
 
 
-def _first_unmatched(pairs: Tensor, mirrored: Tensor) -> tuple[int, int]:
-    there, back = (Counter(map(tuple, p.t().tolist())) for p in (pairs, mirrored))
+def check_directions_agree(index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"], name: str) -> None:
+    """Raise a ValueError unless both directions of every edge have the same weight, for lists that have both directions."""
+    forward, backward = _match_directions(index, weight)
+    _check_agreement(index[:, forward], weight[forward], weight[backward], name)
+
+
+def _keys(index: Int[Tensor, "2 pairs"]) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
+    """One number for every pair (u, v), and the number that (v, u) would have."""
+    low, high = torch.aminmax(index)
+    u, v = index - low
+    width = high - low + 1
+    return u * width + v, v * width + u
+
+
+def _match_directions(
+    index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"]
+) -> tuple[Int[Tensor, " forward"], Int[Tensor, " backward"]]:
+    """Positions of the pairs u < v and of the pairs u > v, each sorted by edge and parallel edges by weight."""
+    if not index.numel():
+        return index[0], index[0]
+    key, mirrored = _keys(index)
+    order = weight.detach().argsort()
+
+    def sort(chosen: Tensor, keys: Tensor) -> Tensor:
+        which = order[chosen[order]]
+        return which[keys[which].argsort(stable=True)]
+
+    return sort(index[0] < index[1], key), sort(index[0] > index[1], mirrored)
+
+
+def _check_agreement(pairs: Int[Tensor, "2 edges"], there: Tensor, back: Tensor, name: str) -> None:
+    """Raise a ValueError where the weights of the two directions of an edge differ by more than rounding."""
+    differs = (there - back).abs() > 16 * torch.finfo(there.dtype).eps * there
+    if bool(differs.any()):
+        j = int(differs.nonzero()[0])
+        u, v = pairs[:, j].tolist()
+        raise ValueError(
+            f"expected equal {name} in both directions, the pair ({u}, {v}) has {name} "
+            f"{there[j].item():.6g} and {back[j].item():.6g}"
+        )
+
+
+def _first_unmatched(index: Int[Tensor, "2 pairs"]) -> tuple[int, int]:
+    """The smallest pair u < v that is not listed equally often in both directions."""
+    pairs = index.t().tolist()
+    there, back = Counter((u, v) for u, v in pairs if u < v), Counter((v, u) for u, v in pairs if u > v)
     u, v = min((there - back) + (back - there))
     return u, v

@@ -45,8 +45,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.graph.csr import csr_tensor
-from ohmformer.graph.edges import as_edge_index, as_resistance, check_weights, column, fold
 from ohmformer.graph.layout import Layout
+from ohmformer.graph.edges import as_edge_index, as_resistance, check_weights, column, fold, read_edges
 from ohmformer.graph.spectrum import Spectrum, resistance_bounds
 
 if TYPE_CHECKING:
@@ -86,16 +86,18 @@ class Graph(Layout):
     def from_pyg(
         cls, data: Any, *, resistance: str | Weights | None = None, conductance: str | Weights | None = None
     ) -> Graph:
-        """A graph from a PyG ``Data`` or ``Batch``, whose ``edge_index`` lists every edge in both directions.
+        """A graph from a PyG ``Data`` or ``Batch``.
 
-        Weights are an attribute's name or one value per directed edge; both directions must agree.
+        Its ``edge_index`` lists every edge in both directions or every edge once; a mixture is an error, see
+        :func:`~ohmformer.graph.edges.lists_both_directions`. Weights are an attribute's name or one value per listed pair;
+        where both directions are listed they must agree.
         """
         if data.edge_index is None:
             raise ValueError("expected data with an edge_index, it has none")
         index = as_edge_index(data.edge_index.t())
         weights = [column(getattr(data, w, None), w) if isinstance(w, str) else w for w in (resistance, conductance)]
         batch = getattr(data, "batch", None)
-        tail_head, weight, loops = fold(index, as_resistance(index.shape[1], *weights))
+        tail_head, weight, loops = read_edges(index, as_resistance(index.shape[1], *weights))
         graph = _assemble(tail_head, weight, data.num_nodes, loops)
         if batch is None:
             return graph

@@ -1,1 +1,1 @@
-"""Doors in other people's houses: :mod:`ohmformer.integrations.networkx_backend`."""
+"""Ohmformer inside other packages: a backend of networkx and an encoder of GraphGym."""

@@ -1,4 +1,4 @@
-"""Currents between many pairs of nodes at once, and their sums: the numerics of the networkx backend, without networkx."""
+"""Compute currents between many pairs of nodes at once, and their sums: the numerics of the networkx backend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import ohmformer as ohm
 from ohmformer.graph import Graph
 
 TOL = 1e-9
+"""The residual of every linear system."""
 DENSE = 8000
-"""Nodes up to which LAPACK's eigenvectors are for asking and a sparse LU is sure to fit."""
+"""Nodes up to which a graph is given to LAPACK and to a sparse LU, which surely fits."""
 CELLS = 1 << 22
-"""Numbers in a slice of work."""
+"""Numbers in one slice of the demands of a large graph."""
 
 
 def ask(question: Callable[..., ohm.Answer], graph: Graph, *args: Any, **options: Any) -> Tensor:
-    """The front door at TOL, by a direct solver where one fits; what it refuses is not implemented here."""
+    """Return the library's answer at :data:`TOL`, by a direct solver where one fits; refusals are NotImplementedErrors."""
     if question is not ohm.eigenvectors:
         options["method"] = "direct" if graph.num_nodes <= DENSE else "auto"
     try:
@@ -31,19 +32,19 @@ def ask(question: Callable[..., ohm.Answer], graph: Graph, *args: Any, **options
 
 
 def slice_width(graph: Graph) -> int:
-    """How many demands make a slice; all of them for graphs that are solved whole."""
+    """Return how many demands make a slice."""
     return max(CELLS // max(graph.num_nodes, 1), 1)
 
 
 def units(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Float[Tensor, "nodes chosen"]:
-    """The columns of ``L^+`` of some nodes."""
+    """Return the columns of ``L^+`` of some nodes."""
     demands = torch.zeros(graph.num_nodes, len(nodes), dtype=torch.float64)
     demands[nodes, torch.arange(len(nodes))] = 1.0
     return ask(ohm.potentials, graph, demands, center=True)
 
 
 def pair_potentials(graph: Graph, pairs: Int[Tensor, "pairs 2"]) -> Float[Tensor, "nodes pairs"]:
-    """``L^+ (e_u - e_v)`` for every pair."""
+    """Return ``L^+ (e_u - e_v)`` for every pair."""
     demands = torch.zeros(graph.num_nodes, len(pairs), dtype=torch.float64)
     column = torch.arange(len(pairs))
     demands[pairs[:, 0], column] = 1.0
@@ -52,7 +53,7 @@ def pair_potentials(graph: Graph, pairs: Int[Tensor, "pairs 2"]) -> Float[Tensor
 
 
 def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
-    """The diagonal of ``L^+`` of a connected graph: by Cholesky where ``L + t J / n`` allows, else by slices of columns.
+    """Return the diagonal of ``L^+`` of a connected graph: by Cholesky where ``L + t J / n`` allows, else column by column.
 
     With t the mean degree, ``(L + t J / n)^-1 = L^+ + J / (n t)``.
     """
@@ -69,7 +70,7 @@ def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
 
 
 def pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
-    """``sum |I_e|`` over all pairs within one group of nodes, or over the pairs between two.
+    """Return ``sum |I_e|`` over all pairs within one group of nodes, or over the pairs between two.
 
     A unit from s to t drives ``f_s - f_t`` through an edge, with ``f_s = c (L^+_us - L^+_vs)``, so the sum over pairs is one
     over differences of numbers. Within a group it takes a sort; between two it is that of their union less those of each.
@@ -86,7 +87,7 @@ def pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
 
 
 def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[slice, Float[np.ndarray, "part chosen"]]]:
-    """For slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit from each of some nodes s.
+    """Yield, for slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit from each of some nodes s.
 
     From the columns of ``L^+`` of those nodes while these fit, else from those of the edges, slice by slice.
     """
@@ -101,12 +102,12 @@ def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[sli
 
 
 def _sum_of_differences(rows: Float[np.ndarray, "rows k"]) -> Float[np.ndarray, " rows"]:
-    """``sum over i < j of |x_i - x_j|`` in every row: sorted, the i-th of k is above i others and below k - 1 - i."""
+    """Return ``sum over i < j of |x_i - x_j|`` of rows: sorted, the i-th of k is above i others and below k - 1 - i."""
     k = rows.shape[1]
     return np.sort(rows, axis=1) @ (2.0 * np.arange(k) - (k - 1))
 
 
 def at_nodes(graph: Graph, flow: Tensor) -> Tensor:
-    """What every node sees of the flow along its edges, ``(edges, ...)`` to ``(nodes, ...)``."""
+    """Add up at every node the flow along its edges, ``(edges, ...)`` to ``(nodes, ...)``."""
     tail, head = graph.edge_index
     return flow.new_zeros(graph.num_nodes, *flow.shape[1:]).index_add(0, tail, flow).index_add(0, head, flow)

@@ -1,4 +1,7 @@
-"""GraphGym: import this module and a config may say ``node_encoder_name: OhmPE``, or ``TypeDictNode+OhmPE``.
+"""Register the encoding with GraphGym: after importing this module a config may say ``node_encoder_name: OhmPE``.
+
+That works in PyG's GraphGym and in GraphGPS. GraphGPS also has names of two encoders after each other: those that it has
+registered before this module is imported are registered as ``NAME+OhmPE`` too, for instance ``TypeDictNode+OhmPE``.
 
 Options are under ``posenc_OhmPE``. GraphGPS computes statistics for every ``posenc_*`` that is enabled and does not know
 ours, which needs none: leave ``posenc_OhmPE.enable`` at False, which is ignored here.
@@ -10,18 +13,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_geometric.graphgym import register
-from torch_geometric.graphgym.config import cfg
-from yacs.config import CfgNode  # pyright: ignore[reportMissingImports]
 
 from ohmformer.encoding.pe import LinearTransformerPE
+from ohmformer.graph.extras import require
+
+for module in ("torch_geometric", "yacs", "lightning"):
+    require(module, "graphgym")
+
+from torch_geometric.graphgym import register  # noqa: E402
+from torch_geometric.graphgym.config import cfg  # noqa: E402
+from yacs.config import CfgNode  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 NAME = "OhmPE"
 OPTIONS = f"posenc_{NAME}"
 
 
 def options(cfg: CfgNode) -> None:
-    """The options and their defaults."""
+    """Add the options and their defaults to a config."""
     node = CfgNode()
     node.enable = False
     node.dim_pe = 8
@@ -40,7 +48,7 @@ def options(cfg: CfgNode) -> None:
 
 
 class OhmPE(nn.Module):
-    """Appends the learned encoding to ``batch.x``, first mapped to ``dim_emb - dim_pe`` unless ``expand_x=False``."""
+    """Append the learned encoding to ``batch.x``, first mapped to ``dim_emb - dim_pe`` columns unless ``expand_x=False``."""
 
     def __init__(self, dim_emb: int, expand_x: bool = True) -> None:
         super().__init__()
@@ -62,10 +70,8 @@ class OhmPE(nn.Module):
         self.expand_x, self.pass_as_var = expand_x, chosen.pass_as_var
 
     def forward(self, batch: Any) -> Any:
-        """The batch, its ``x`` extended."""
-        x = batch.x.float() if self.pe.phi0 == "features" else None
-        weight = getattr(batch, "edge_weight", None)
-        encoding = self.norm(self.pe(batch.edge_index, weight, batch.batch, batch.num_nodes, x))
+        """Return the batch with its ``x`` extended."""
+        encoding = self.norm(self.pe(batch))
         if self.pass_as_var:
             setattr(batch, f"pe_{NAME}", encoding)
         if self.expand_x:
@@ -76,7 +82,7 @@ class OhmPE(nn.Module):
 
 
 def composed(first: Any) -> type[nn.Module]:
-    """Another node encoder followed by ours: it fills ``dim_emb - dim_pe`` columns, the encoding the rest."""
+    """Return a node encoder that fills ``dim_emb - dim_pe`` columns by another one and the rest by the encoding."""
 
     class Composed(nn.Module):
         def __init__(self, dim_emb: int) -> None:
@@ -92,7 +98,7 @@ def composed(first: Any) -> type[nn.Module]:
 
 
 def register_all() -> list[str]:
-    """Register what is not registered yet; call it again after other encoders have been registered."""
+    """Register what is not registered yet; call it again after other encoders have been registered. Returns our names."""
     if OPTIONS not in register.config_dict:
         register.register_config(OPTIONS, options)
         if OPTIONS not in cfg:

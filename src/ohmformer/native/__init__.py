@@ -37,6 +37,7 @@ class _Kernel(NamedTuple):
 
 
 KERNELS = {
+    "ohm_encode": _Kernel({"channels": 16, "evolving_nodes": 64, "nodes": 2**29 - 1, "edges": 2**29 - 1}),
     "ohm_invert": _Kernel({"nodes": 64, "edges": 2048, "layers": 12, "degree": 9}),
     "ohm_direction": _Kernel({"demands": 64, "layers": 64}),
 }

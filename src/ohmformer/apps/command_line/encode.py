@@ -9,6 +9,11 @@ from typing import Annotated
 
 import typer
 
+from ohmformer.graph.extras import MissingPackage
+
+COLUMN = "Column of a table that holds SMILES; without it a table is SMILES if it has a column named smiles, else edges."
+UNWEIGHTED = "Leave out all columns of edge lists but the first two."
+
 
 def pretrain(
     source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv, .gz), a PyG dataset folder or edge lists.")],
@@ -26,24 +31,27 @@ def pretrain(
     batch: Annotated[int, typer.Option(help="Graphs per step.")] = 200,
     lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.03,
     seed: Annotated[int, typer.Option(help="Of weights, starts and order.")] = 0,
+    column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
+    unweighted: Annotated[bool, typer.Option("--unweighted", help=UNWEIGHTED)] = False,
 ) -> None:
-    """Pretrain the learned encoding on graphs of your own; run it again after a kill and it goes on."""
+    """Pretrain the learned encoding on graphs of your own; an interrupted run continues when it is started again."""
     try:
         import torch
 
-        from ohmformer.encoding.bulk import read_graphs
+        from ohmformer.encoding.bulk import Reading, read_graphs
         from ohmformer.encoding.pe import LinearTransformerPE
-        from ohmformer.encoding.pretrain import GraphTable, Settings, evaluate, subspace_iteration
+        from ohmformer.encoding.pretrain import GraphTable, Settings, edges_once, evaluate, subspace_iteration
         from ohmformer.encoding.pretrain import pretrain as run
 
         torch.set_num_threads(1)
         model = LinearTransformerPE(dim, hidden=hidden, groups=groups, loops=loops, phi0=phi0, evolve=evolve, seed=seed)
-        pairs = []
-        for entry in islice(read_graphs(source), first + validate):
-            if entry.data is not None and entry.data.edge_index is not None:
-                index = entry.data.edge_index
-                once = index[:, index[0] < index[1]]
-                pairs.append((entry.data.num_nodes or 0, [(u, v) for u, v in once.t().tolist()]))
+        entries = list(islice(read_graphs(source, Reading(column, unweighted=unweighted)), first + validate))
+        pairs = [edges_once(entry.data) for entry in entries if entry.data is not None]
+        if not pairs:
+            reason = entries[0].error if entries else "it is empty"
+            raise ValueError(f"expected at least one graph in {source.name}, got none: {reason}")
+        if len(pairs) < len(entries):
+            typer.echo(f"{len(entries) - len(pairs)} of {len(entries)} graphs could not be read", err=True)
         train = GraphTable.of(pairs[:first], targets, dim)
         with _bar("pretraining") as bar:
             task = bar.add_task("loss", total=None)
@@ -52,7 +60,7 @@ def pretrain(
                 bar.update(task, completed=done, total=steps, description=f"loss {loss:.3f}")
 
             loss = run(model, train, Settings(targets, epochs, batch, lr, seed), progress=show, checkpoint=out)
-    except ValueError as error:
+    except (ValueError, MissingPackage) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     model.save_pretrained(out)
@@ -74,30 +82,35 @@ def encode(
     encoding: Annotated[
         str, typer.Option(help="zinc, a model's folder, resistance, resistive-embedding, heat or eigenvectors.")
     ] = "zinc",
-    column: Annotated[str, typer.Option(help="Column of a table that holds the SMILES.")] = "smiles",
+    column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
+    resistance: Annotated[str | None, typer.Option(help="Column of edge lists that holds resistances.")] = None,
+    conductance: Annotated[str | None, typer.Option(help="Column of edge lists that holds conductances.")] = None,
+    unweighted: Annotated[bool, typer.Option("--unweighted", help=UNWEIGHTED)] = False,
     chunk: Annotated[int, typer.Option(help="Graphs that are encoded and saved together.")] = 2000,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
 ) -> None:
-    """Encode every graph of a file; run it again after a kill and it goes on."""
+    """Encode every graph of a file; an interrupted run continues when it is started again."""
     import torch
 
     torch.set_num_threads(1)
     try:
-        from ohmformer.encoding.bulk import encode_file
+        from ohmformer.encoding.bulk import Reading, encode_file
 
+        reading = Reading(column, resistance, conductance, unweighted)
         with _bar("encoding") as bar:
             task = bar.add_task("0 graphs", total=None)
             rows, bad = encode_file(
-                source, out, encoding, column=column, chunk=chunk, cluster=cluster,
+                source, out, encoding, reading=reading, chunk=chunk, cluster=cluster,
                 progress=lambda rows, bad: bar.update(task, description=f"{rows} graphs, {bad} bad"),
             )  # fmt: skip
-    except ValueError as error:
+    except (ValueError, MissingPackage) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     typer.echo(f"{rows - bad} graphs in {out}, {bad} that could not be read in {out.with_suffix('.bad.csv')}")
 
 
 def _bar(name: str):
+    """Make a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

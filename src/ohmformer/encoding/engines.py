@@ -1,0 +1,154 @@
+"""Choose how the encoding's layers are computed for every graph of a batch, and compute them.
+
+All engines compute the same layers (:mod:`ohmformer.encoding.dynamics`); :func:`choose` is the only place that decides among
+them. Each has a native variant where a kernel is written for it, which is taken whenever :mod:`ohmformer.encoding.kernels`
+says that the kernel supports the input.
+
+===================  =====================================================  ==========================================
+engine               for                                                    native variant
+===================  =====================================================  ==========================================
+:func:`on_spectra`   every node its own demand, B fixed                     the layers on eigenvalues, with gradients
+:func:`on_squares`   every node its own demand, otherwise                   none
+:func:`on_blocks`    other starts, graphs up to 40 nodes or B evolving      :func:`graph_by_graph`, without gradients
+:func:`on_rows`      other starts, larger graphs, B fixed                   :func:`graph_by_graph`, without gradients
+===================  =====================================================  ==========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, unit
+from ohmformer.encoding.inputs import Pairs, SmallGraphs, sparse_graphs
+from ohmformer.encoding.kernels import run_layers, supports_layers
+from ohmformer.encoding.on_spectrum import spectral_layers
+
+MOST_NODES = 8000
+"""Nodes up to which a graph may be given nodes x nodes numbers."""
+SPARSE_FROM = 40
+"""Nodes above which a graph whose B is fixed goes through CSR rather than a dense block (`results/encoding-scale.md`)."""
+TOGETHER = 2**18
+"""Matrix entries that go through the layers together: few operations, and large ones."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The layers to be run on a batch of graphs."""
+
+    pairs: Pairs
+    start: Float[Tensor, "nodes channels"] | None
+    """Phi_0, or None where every node is its own demand and reads its own answer."""
+    layers: Sequence[Layer]
+    evolve: bool
+    """Whether layers move B."""
+    normalize_start: bool = True
+    """Whether the channels of Phi_0 are divided by their norms first."""
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of Phi."""
+        return len(self.layers[0].value)
+
+    def select(self, which: Int[Tensor, " chosen"]) -> tuple[Problem, Int[Tensor, " nodes"]]:
+        """Take the problem of some graphs; also the numbers of their nodes in this one."""
+        pairs, node = self.pairs.select(which)
+        return replace(self, pairs=pairs, start=None if self.start is None else self.start[node]), node
+
+
+Engine = Callable[[Problem], Tensor]
+
+
+def encode(problem: Problem) -> Float[Tensor, "nodes channels"]:
+    """Return ``Phi_L`` of every node, each graph by the engine that :func:`choose` names."""
+    parts = choose(problem)
+    if len(parts) == 1:
+        return parts[0][0](problem)
+    found, nodes = [], []
+    for engine, graphs in parts:
+        part, node = problem.select(graphs)
+        found.append(engine(part))
+        nodes.append(node)
+    return torch.cat(found)[torch.argsort(torch.cat(nodes))]
+
+
+def choose(problem: Problem) -> list[tuple[Engine, Int[Tensor, " chosen"]]]:
+    """Return the engines to be used, each with the numbers of the graphs that it is to take."""
+    pairs, start = problem.pairs, problem.start
+    graph = pairs.graph
+    if (problem.evolve or start is None) and graph.width > MOST_NODES:
+        what = "evolve=True" if problem.evolve else "phi0='diagonal' (phi0='features' and 'random' take any)"
+        raise ValueError(f"expected graphs of at most {MOST_NODES} nodes with {what}, got one of {graph.width}")
+    every = torch.arange(graph.num_graphs, device=graph.device)
+    if start is None:
+        return [(on_squares if problem.evolve or pairs.weight.requires_grad else on_spectra, every)]
+    if supports_layers(pairs, start, problem.layers, evolve=problem.evolve):
+        return [(graph_by_graph, every)]
+    if problem.evolve or graph.width <= SPARSE_FROM:
+        return [(on_blocks, every)]
+    large = graph.graph_sizes > SPARSE_FROM
+    parts = (on_blocks, every[~large]), (on_rows, every[large])
+    return [(engine, graphs) for engine, graphs in parts if len(graphs)]
+
+
+def on_spectra(problem: Problem) -> Float[Tensor, "nodes channels"]:
+    """Run layers that leave B alone on the eigenvalues of every graph: every node is its own demand."""
+    graphs = SmallGraphs.of(problem.pairs)
+    done = [problem.layers[0].value.new_zeros(0, problem.channels)]
+    for block in graphs.layout.blocks:
+        phi = spectral_layers(block.of(graphs.buffer), block.node >= 0, problem.layers, graphs.after_first(block))
+        done.append(phi.reshape(-1, problem.channels))
+    return torch.cat(done).index_select(0, graphs.layout.row)
+
+
+def on_squares(problem: Problem) -> Float[Tensor, "nodes channels"]:
+    """Run layers on nodes x nodes numbers per channel, which start as the identity, and return their diagonals."""
+    graphs, channels = SmallGraphs.of(problem.pairs), problem.channels
+    value = problem.layers[0].value
+    done = [value.new_zeros(0, channels)]
+    for block in graphs.layout.blocks:
+        real = block.node >= 0
+        eye = torch.diag_embed(real.to(value))
+        phi = unit(eye[:, None].expand(-1, channels, -1, -1).flatten(1, 2), channels)
+        state = graphs.state(block) if problem.evolve else graphs.fixed_state(block)
+        phi = moving_layers(state, phi, problem.layers).unflatten(1, (channels, -1))
+        phi = phi.diagonal(dim1=2, dim2=3).mT * real.sum(1)[:, None, None].to(phi).sqrt()
+        done.append(phi.reshape(-1, channels))
+    return torch.cat(done).index_select(0, graphs.layout.row)
+
+
+def on_blocks(problem: Problem) -> Float[Tensor, "nodes channels"]:
+    """Run layers on dense blocks of graphs of like size."""
+    assert problem.start is not None
+    graphs, channels = SmallGraphs.of(problem.pairs, TOGETHER), problem.channels
+    rows = problem.start.new_zeros(graphs.layout.rows, channels).index_copy_(0, graphs.layout.row, problem.start)
+    done = [rows[:0]]
+    for block in graphs.layout.blocks:
+        phi, normalize = block.rows_of(rows).mT.contiguous(), problem.normalize_start
+        if problem.evolve:
+            phi = moving_layers(graphs.state(block), unit(phi, channels) if normalize else phi, problem.layers)
+        else:
+            seen, after = block.of(graphs.buffer), graphs.after_first(block)
+            phi = fixed_layers(seen, phi, problem.layers, after, unit_start=normalize)
+        done.append(phi.mT.reshape(-1, channels))
+    return torch.cat(done).index_select(0, graphs.layout.row)
+
+
+def on_rows(problem: Problem) -> Float[Tensor, "nodes channels"]:
+    """Run layers that leave B alone on graphs of any size, in CSR."""
+    assert problem.start is not None
+    graphs, row = sparse_graphs(problem.pairs)
+    phi = problem.start.new_zeros(len(graphs.start), problem.channels).index_copy_(0, row, problem.start)
+    after = problem.pairs.incidence_norm if problem.pairs.l1 else None
+    return sparse_layers(graphs, phi, problem.layers, after, unit_start=problem.normalize_start).index_select(0, row)
+
+
+def graph_by_graph(problem: Problem) -> Float[Tensor, "nodes channels"]:
+    """Run the layers of :func:`on_blocks` and :func:`on_rows` by the native library, for inference."""
+    assert problem.start is not None
+    start, normalize = problem.start, problem.normalize_start
+    return run_layers(problem.pairs, start, problem.layers, evolve=problem.evolve, normalize_start=normalize)
