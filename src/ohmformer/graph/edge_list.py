@@ -1,0 +1,358 @@
+"""Edge lists as text: which columns hold nodes and weights, and one sentence with file and line for anything else.
+
+The first line is a header if ``header`` says so, if a column is asked for by name, if it holds two words that usually name
+nodes (:data:`NODE_WORDS`), or if it has words where all lines below have numbers. Where this contradicts the rest of the file
+(a "header" whose words are nodes further down, or words that occur nowhere else), the caller has to say.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ohmformer.graph.directions import count_both_directions, merge_directions
+from ohmformer.graph.graph import Graph
+
+NODE_WORDS = (
+    ("source", "target"), ("from", "to"), ("u", "v"), ("node1", "node2"), ("head", "tail"), ("src", "dst"),
+    ("origin", "destination"), ("sourceid", "targetid"), ("fromnode", "tonode"), ("fromnodeid", "tonodeid"),
+    ("nodea", "nodeb"), ("vertex1", "vertex2"),
+)  # fmt: skip
+"""Names of the two node columns, in lower case, without blanks, hyphens and underscores."""
+WEIGHT_WORDS = {"resistance", "conductance", "weight", "ohm", "ohms", "siemens"}
+"""Names of columns that do not hold nodes."""
+SEPARATORS = {"tab": "\t", "space": None}
+"""Separators by name; None is any white space."""
+SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", None: "white space"}
+SAMPLE = 20
+"""Lines that are looked at to tell a wrong separator."""
+
+
+@dataclass(frozen=True)
+class LabelledGraph:
+    """A graph, the names that its nodes have in the file, and remarks on how the file was read."""
+
+    graph: Graph
+    labels: Sequence[str]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: i for i, label in enumerate(self.labels)}
+
+    def number(self, label: str) -> int:
+        """Return the node of a label, or raise a ValueError."""
+        if label not in self._numbers:
+            raise ValueError(f"expected a node of the file, got {label!r}; the first are {', '.join(self.labels[:5])}")
+        return self._numbers[label]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one line."""
+
+    line: int
+    cells: list[str]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns are read, counted from 0."""
+
+    names: list[str] | None
+    """The header's, if there is one."""
+    u: int
+    v: int
+    weight: int | None
+
+    def title(self, column: int) -> str:
+        """Return what to call a column in a message."""
+        return repr(self.names[column]) if self.names and column < len(self.names) else str(column + 1)
+
+
+def separator(sep: str) -> str | None:
+    """Turn ``,``, ``;``, ``tab``, ``space`` or any single character into a separator; None is any white space."""
+    if sep in SEPARATORS:
+        return SEPARATORS[sep]
+    if len(sep) != 1 or sep in '"\r\n':
+        raise ValueError(f"expected --sep to be tab, space or a single character such as ';', got {sep!r}")
+    return None if sep == " " else sep
+
+
+def decode(data: bytes, name: str) -> str:
+    """Decode UTF-8, or raise a ValueError that names the encoding problem and the line."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError(f"expected UTF-8 text in {name}, line 1 begins as UTF-16 does; save it as UTF-8")
+    zero = data.find(b"\0")
+    if zero >= 0:
+        line = data.count(b"\n", 0, zero) + 1
+        raise ValueError(f"expected an edge list as text in {name}, line {line} has a zero byte: it is not text")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"expected UTF-8 text in {name}, line {line} has the byte 0x{error.object[error.start]:02x}, as files in Latin-1 "
+            "(ISO 8859-1, Windows-1252) have; save it as UTF-8"
+        ) from None
+
+
+def check_separator(lines: Iterable[str], name: str, delimiter: str | None) -> None:
+    """Raise a ValueError if the first lines look as if another separator were meant than the suffix says."""
+    sample = [re.sub(r'"[^"]*"', "", line.rstrip("\r\n")) for _, line in _content(lines, SAMPLE)]
+    own = {len(line.split()) - 1 if delimiter is None else line.count(delimiter) for line in sample}
+    for other in (";", "\t", ","):
+        counts = {line.count(other) for line in sample}
+        if other == delimiter or 0 in counts or (len(counts) > 1 and own != {0}):
+            continue
+        if delimiter == "\t" and len(own) == 1 and own != {0}:
+            continue
+        if delimiter is None and other == "\t" and all(_cells(line, other) == line.split() for line in sample):
+            continue
+        flag = "tab" if other == "\t" else f"'{other}'"
+        raise ValueError(
+            f"expected {SEPARATOR_NAMES[delimiter]} between the columns of {name}, it seems to have {SEPARATOR_NAMES[other]}: "
+            f"say --sep {flag} (or --sep {_flag(delimiter)} if not)"
+        )
+
+
+def read_rows(lines: Iterable[str], name: str, delimiter: str | None) -> list[Row]:
+    """Split lines into cells without blanks around them; empty lines and lines that begin with # are left out."""
+    content = list(_content(lines))
+    if delimiter is None:
+        return [Row(i, line.split()) for i, line in content]
+    reader = csv.reader((line for _, line in content), delimiter=delimiter, skipinitialspace=True, strict=True)
+    rows, done = [], 0
+    try:
+        for cells in reader:
+            if reader.line_num > done + 1:
+                raise csv.Error("a quote is not closed")
+            rows.append(Row(content[done][0], [cell.strip() for cell in cells]))
+            done = reader.line_num
+    except csv.Error as error:
+        line = content[min(done, len(content) - 1)][0]
+        raise ValueError(f"expected cells with closed quotes in line {line} of {name}: {error}") from None
+    return rows
+
+
+def parse_edges(
+    lines: Iterable[str],
+    name: str,
+    delimiter: str | None,
+    *,
+    resistance: str | None = None,
+    conductance: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    header: bool | None = None,
+    symmetrize: bool = False,
+) -> LabelledGraph:
+    """Read a graph from the lines of an edge list.
+
+    Args:
+        lines: with or without line ends.
+        name: what errors call the file.
+        delimiter: a character, or None for any white space.
+        resistance: column of resistances, by name or by number from 1; without weights every edge has one ohm.
+        conductance: column of conductances instead.
+        source: column of the nodes that edges run from; found by the header's words unless given.
+        target: column of the nodes that edges run to.
+        header: whether the first line names the columns; found out unless given.
+        symmetrize: merge (u, v) and (v, u) into one edge; they must agree.
+    """
+    if resistance is not None and conductance is not None:
+        raise ValueError("expected --resistance or --conductance, got both")
+    if (source is None) != (target is None):
+        raise ValueError(f"expected both --source and --target, got only --{'source' if target is None else 'target'}")
+    rows = read_rows(lines, name, delimiter)
+    if not rows:
+        raise ValueError(f"expected at least one edge in {name}, got none")
+    weight = resistance if conductance is None else conductance
+    columns = find_columns(rows, name, weight, source, target, header)
+    width = len(rows[0].cells)
+    rows = rows if columns.names is None else rows[1:]
+    if not rows:
+        raise ValueError(f"expected at least one edge in {name}, got none")
+    number: dict[str, int] = {}
+    ends: list[int] = []
+    for row in rows:
+        _check_cells(row, columns, width, name)
+        ends += (number.setdefault(row.cells[column], len(number)) for column in (columns.u, columns.v))
+    index = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    kind = "resistance" if conductance is None else "conductance"
+    weights = np.ones(len(rows)) if columns.weight is None else _weights(rows, columns, kind, name)
+    notes = _unread(columns, width, name)
+    if symmetrize:
+        stays = merge_directions(index, weights, lambda i: f"line {rows[i].line} of {name}")
+        index, weights = index[:, stays], weights[stays]
+    elif twice := count_both_directions(index):
+        notes += (
+            f"{twice} {'pair stands' if twice == 1 else 'pairs stand'} in both directions in {name} and "
+            f"{'counts' if twice == 1 else 'count'} as parallel edges; --symmetrize makes each one edge",
+        )
+    graph = Graph.from_edges(index.T, num_nodes=len(number), **{kind: weights})
+    return LabelledGraph(graph, list(number), notes)
+
+
+def parse_pairs(lines: Iterable[str], name: str, delimiter: str | None, named: LabelledGraph) -> list[tuple[str, str]]:
+    """Read pairs of node names, a line each; a first line of usual words (source, target) that are no nodes is a header."""
+    rows = read_rows(lines, name, delimiter)
+    if rows and _node_columns(rows[0].cells) and not set(rows[0].cells) & set(named.labels):
+        rows = rows[1:]
+    for row in rows:
+        if len(row.cells) != 2:
+            raise ValueError(f"expected two nodes in line {row.line} of {name}, got {len(row.cells)} cells")
+        for label in row.cells:
+            try:
+                named.number(label)
+            except ValueError as error:
+                raise ValueError(f"{error} (line {row.line} of {name})") from None
+    if not rows:
+        raise ValueError(f"expected at least one pair of nodes in {name}, got none")
+    return [(row.cells[0], row.cells[1]) for row in rows]
+
+
+def find_columns(
+    rows: Sequence[Row], name: str, weight: str | None, source: str | None, target: str | None, header: bool | None
+) -> Columns:
+    """Find the columns of nodes and weights, and whether the first row names them."""
+    first = rows[0].cells
+    asked = {"--source": source, "--target": target, "weights": weight}
+    by_name = [x for x in asked.values() if x is not None and not _is_column_number(x, len(first))]
+    if by_name and header is False:
+        raise ValueError(f"expected a column number from 1 to {len(first)} with --no-header, got {by_name[0]!r}")
+    for wanted in by_name:
+        if first.count(wanted) != 1:
+            often = "more than once: " if wanted in first else ""
+            raise ValueError(
+                f"expected a column {wanted!r} in the first line of {name}, it has {often}{', '.join(first) or 'nothing'}"
+            )
+    place = {key: None if x is None else first.index(x) if x in by_name else int(x) - 1 for key, x in asked.items()}
+    if header is None:
+        header = bool(by_name) or _is_header(rows, name, place["--source"], place["--target"])
+    u, v = place["--source"], place["--target"]
+    if u is None or v is None:
+        u, v = _named_nodes(first, place["weights"], name) if header else (0, 1)
+    if len({u, v, place["weights"]}) < 3:
+        raise ValueError(f"expected three different columns for two nodes and weights, got {u + 1}, {v + 1} and {weight}")
+    return Columns(first if header else None, u, v, place["weights"])
+
+
+def is_number(cell: str) -> bool:
+    """Tell whether a cell is a number as this library reads them: no underscores."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell
+
+
+def _content(lines: Iterable[str], most: int | None = None) -> Iterable[tuple[int, str]]:
+    """Lines with their numbers, without empty ones and comments."""
+    found = 0
+    for i, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield i, line
+            found += 1
+            if found == most:
+                return
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return [cell.strip() for cell in line.split(delimiter)]
+
+
+def _flag(delimiter: str | None) -> str:
+    return {"\t": "tab", None: "space"}.get(delimiter) or f"'{delimiter}'"
+
+
+def _is_column_number(text: str, width: int) -> bool:
+    return text.isdecimal() and 1 <= int(text) <= width
+
+
+def _node_columns(names: Sequence[str]) -> tuple[int, int] | None:
+    """The columns named by one of the usual pairs of words, if exactly one pair is there, each word once."""
+    plain = [re.sub(r"[\s_-]", "", cell.lower()) for cell in names]
+    found = [pair for pair in NODE_WORDS if all(plain.count(word) == 1 for word in pair)]
+    return (plain.index(found[0][0]), plain.index(found[0][1])) if len(found) == 1 else None
+
+
+def _named_nodes(names: Sequence[str], weight: int | None, name: str) -> tuple[int, int]:
+    """The node columns of a header: usual words, or the only two columns that are not weights."""
+    if known := _node_columns(names):
+        return known
+    left = [i for i, cell in enumerate(names) if i != weight and cell.lower() not in WEIGHT_WORDS]
+    if len(left) != 2:
+        raise ValueError(
+            f"expected --source COLUMN and --target COLUMN to say which columns of {name} are nodes, it has {', '.join(names)}"
+        )
+    return left[0], left[1]
+
+
+def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> bool:
+    """Whether the first row names columns; a ValueError if it can as well be an edge."""
+    first, below = rows[0].cells, rows[1:]
+    known = _node_columns(first)
+    words = [i for i, cell in enumerate(first) if not is_number(cell)]
+    above = {i for i in words if below and all(i < len(row.cells) and is_number(row.cells[i]) for row in below)}
+    looks = known is not None or above >= {0, 1} or max(above, default=0) > 1
+    nodes = known or ((0, 1) if u is None or v is None else (u, v))
+    ends = {first[i] for i in nodes if i < len(first)}
+    if "" in ends or (not looks and any(is_number(end) for end in ends)):
+        return False
+    again = any(row.cells[i] in ends for row in below for i in nodes if i < len(row.cells))
+    if looks == again and len(ends) == 2:
+        raise ValueError(
+            f"expected --header or --no-header for {name}, its first line ({', '.join(first)}) can name columns or be an edge"
+        )
+    return looks
+
+
+def _check_cells(row: Row, columns: Columns, width: int, name: str) -> None:
+    """Refuse rows with too few or too many cells, or without a name for a node."""
+    cells, needed = row.cells, max(columns.u, columns.v, -1 if columns.weight is None else columns.weight) + 1
+    if len(cells) < needed:
+        raise ValueError(f"expected {needed} columns in line {row.line} of {name}, got {len(cells)}")
+    if len(cells) > width and any(cells[width:]):
+        raise ValueError(
+            f"expected at most {width} columns in line {row.line} of {name}, as in its first line, got {len(cells)}"
+        )
+    for column in (columns.u, columns.v):
+        if not cells[column]:
+            raise ValueError(f"expected a node in column {columns.title(column)} of line {row.line} of {name}, got nothing")
+
+
+def _weights(rows: Sequence[Row], columns: Columns, kind: str, name: str) -> np.ndarray:
+    """Positive, finite weights, or a ValueError that names line, column and file."""
+    assert columns.weight is not None
+    weights = np.empty(len(rows))
+    for i, row in enumerate(rows):
+        cell = row.cells[columns.weight]
+        value = float(cell) if is_number(cell) else math.nan
+        if not (0 < value < math.inf and 1 / value < math.inf):
+            number = "a number" if not is_number(cell) else f"a positive and finite {kind}"
+            point = "; decimals have a point" if re.fullmatch(r"-?\d+,\d+", cell) else ""
+            raise ValueError(
+                f"expected {number} in line {row.line} of {name}, column {columns.title(columns.weight)}, got {cell!r}{point}"
+            )
+        weights[i] = value
+    return weights
+
+
+def _unread(columns: Columns, width: int, name: str) -> tuple[str, ...]:
+    """A remark if there are columns that might be weights and none was asked for."""
+    left = [i for i in range(width) if i not in (columns.u, columns.v)]
+    if columns.weight is not None or not left:
+        return ()
+    example = columns.names[left[0]] if columns.names else str(left[0] + 1)
+    titles = ", ".join(columns.title(i) for i in left)
+    return (
+        f"every edge has one ohm: column{'s' if len(left) > 1 else ''} {titles} of {name} "
+        f"{'are' if len(left) > 1 else 'is'} not read (--resistance {example} or --conductance {example} would)",
+    )

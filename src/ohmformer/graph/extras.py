@@ -1,0 +1,92 @@
+"""Which optional packages a command or feature needs, and which extra of the package brings them.
+
+One table, :data:`EXTRAS`, is behind the error messages, the page ``docs/howto/install.md`` and the extras in ``pyproject.toml``
+(tests compare all three).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Optional packages that are installed together by ``pip install ohmformer[NAME]``."""
+
+    modules: tuple[str, ...]
+    """The modules it brings, by the names they are imported under."""
+    commands: tuple[str, ...] = ()
+    """Commands of ``ohmformer`` that need all of them."""
+    features: tuple[str, ...] = ()
+    """Anything else that needs some of them."""
+
+
+EXTRAS: dict[str, Extra] = {
+    "plot": Extra(("matplotlib",), ("demo", "reproduce", "probe"), ("`ohmformer solve --plot`", "`ohmformer.graph.draw`")),
+    "report": Extra(("markdown_it", "matplotlib"), ("report",)),
+    "explorer": Extra(("dash", "werkzeug", "markdown_it"), ("explore",)),
+    "pyg": Extra(("torch_geometric",), (), ("transforms for PyTorch Geometric, `ohmformer.encoding.Add...`",)),
+    "encode": Extra(("torch_geometric", "rdkit", "pyarrow"), ("encode", "pretrain")),
+    "hub": Extra(("huggingface_hub",), (), ("models on the Hugging Face hub",)),
+    "molecules": Extra(("rdkit", "datamol"), (), ("`ohmformer.experiments.molecules`", "molecules in `ohmformer explore`")),
+    "train": Extra(
+        ("lightning", "tensorboard", "torch_geometric", "rdkit", "datamol", "matplotlib"),
+        ("train",),
+        ("`ohmformer reproduce table2`",),
+    ),
+    "graphgym": Extra(("torch_geometric", "yacs", "lightning"), (), ("`ohmformer.integrations.graphgym`",)),
+    "cluster": Extra(("ray",), (), ("`--cluster` of `ohmformer encode` and `ohmformer reproduce`",)),
+    "large": Extra(("pyamg", "pyarrow"), (), ('`method="multigrid"`', "tables as `.parquet`, `ohmformer solve --out`")),
+}
+"""Every extra by its name; ``ohmformer[all]`` brings all of them."""
+
+
+class MissingPackage(ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional module, or raise a :class:`MissingPackage` that names the extra that brings it."""
+    check_modules((module,), extra)
+    return import_module(module)
+
+
+def check_extra(extra: str) -> None:
+    """Raise a :class:`MissingPackage` unless everything an extra brings is installed; nothing is imported."""
+    check_modules(EXTRAS[extra].modules, extra)
+
+
+def check_command(command: str) -> None:
+    """Raise a :class:`MissingPackage` unless everything that a command of ``ohmformer`` needs is installed."""
+    for name, extra in EXTRAS.items():
+        if command in extra.commands:
+            check_modules(extra.modules, name)
+
+
+def check_modules(modules: tuple[str, ...], extra: str) -> None:
+    """Raise a :class:`MissingPackage` for the first of some modules that is not installed."""
+    for module in modules:
+        package = module.partition(".")[0]
+        if not _installed(package):
+            raise MissingPackage(
+                f"expected the package {package}, which `pip install ohmformer[{extra}]` brings, got none", name=package
+            )
+
+
+def markdown_table() -> str:
+    """The table of extras for the documentation."""
+    lines = ["| extra | for | brings |", "|---|---|---|"]
+    for name, extra in EXTRAS.items():
+        uses = ", ".join([*(f"`ohmformer {command}`" for command in extra.commands), *extra.features])
+        lines.append(f"| `{name}` | {uses} | {', '.join(extra.modules)} |")
+    return "\n".join(lines)
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # a finder refuses it, or it was put into sys.modules by hand
+        return False
