@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ohmformer.encoding import compiled
 from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, unit
+from ohmformer.encoding.hub import HubMixin
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, read_pairs, select, sparse_graphs
 from ohmformer.encoding.on_spectrum import spectral_layers
 from ohmformer.solve.inverse import DENSE
@@ -37,7 +37,7 @@ def _linear(width: int, out: int) -> nn.Linear:
     return cast(nn.Linear, nn.utils.skip_init(nn.Linear, width, out))
 
 
-class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
+class LinearTransformerPE(nn.Module, HubMixin):
     """Encodes nodes by ``M Phi_L``, where ``Phi_L`` are the features of a linear Transformer that sees B, the incidence.
 
     One layer is ``Phi <- (1 + w_R) Phi + (beta_3 alpha N + beta_4 Phi W_Q W_K Phi^T) Phi W_V`` with ``N = D^-1/2 B B^T

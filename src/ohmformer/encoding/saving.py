@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ohmformer.graph.extras import MissingPackage, check_modules
 from ohmformer.graph.files import whole_file
 
 if TYPE_CHECKING:
@@ -67,11 +68,17 @@ def load(name: str | Path, **hub: Any) -> LinearTransformerPE:
 
 
 def _from_hub(name: str, hub: dict[str, Any]) -> Path:
+    known = ", ".join(shipped()) or "none"
+    try:
+        check_modules(("huggingface_hub",), "hub")
+    except MissingPackage as error:
+        raise MissingPackage(
+            f"expected a shipped model ({known}) or a folder, got {name!r}; for the hub, {error}"
+        ) from error
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS], **hub))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        known = ", ".join(shipped()) or "none"
         raise ValueError(f"expected a shipped model ({known}), a folder or a repository on the hub, got {name!r}") from error

@@ -1,13 +1,12 @@
 """Edge lists as text: which columns hold nodes and weights, and one sentence with file and line for anything else.
 
 The first line is a header if ``header`` says so, if a column is asked for by name, if it holds two words that usually name
-nodes (:data:`NODE_WORDS`), or if it has words where all lines below have numbers. Where this contradicts the rest of the file
-(a "header" whose words are nodes further down, or words that occur nowhere else), the caller has to say.
+nodes (:data:`NODE_WORDS`), or if it has words where all lines below have numbers. Where the rest of the file contradicts
+this (the words of a header are nodes further down, or those of an edge occur nowhere else), the caller has to say.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 
 from ohmformer.graph.directions import count_both_directions, merge_directions
 from ohmformer.graph.graph import Graph
+from ohmformer.graph.text_table import Row, is_number, read_rows
 
 NODE_WORDS = (
     ("source", "target"), ("from", "to"), ("u", "v"), ("node1", "node2"), ("head", "tail"), ("src", "dst"),
@@ -27,11 +27,6 @@ NODE_WORDS = (
 """Names of the two node columns, in lower case, without blanks, hyphens and underscores."""
 WEIGHT_WORDS = {"resistance", "conductance", "weight", "ohm", "ohms", "siemens"}
 """Names of columns that do not hold nodes."""
-SEPARATORS = {"tab": "\t", "space": None}
-"""Separators by name; None is any white space."""
-SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", None: "white space"}
-SAMPLE = 20
-"""Lines that are looked at to tell a wrong separator."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +49,6 @@ class LabelledGraph:
 
 
 @dataclass(frozen=True)
-class Row:
-    """The cells of one line."""
-
-    line: int
-    cells: list[str]
-
-
-@dataclass(frozen=True)
 class Columns:
     """Which columns are read, counted from 0."""
 
@@ -76,71 +63,6 @@ class Columns:
         return repr(self.names[column]) if self.names and column < len(self.names) else str(column + 1)
 
 
-def separator(sep: str) -> str | None:
-    """Turn ``,``, ``;``, ``tab``, ``space`` or any single character into a separator; None is any white space."""
-    if sep in SEPARATORS:
-        return SEPARATORS[sep]
-    if len(sep) != 1 or sep in '"\r\n':
-        raise ValueError(f"expected --sep to be tab, space or a single character such as ';', got {sep!r}")
-    return None if sep == " " else sep
-
-
-def decode(data: bytes, name: str) -> str:
-    """Decode UTF-8, or raise a ValueError that names the encoding problem and the line."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ValueError(f"expected UTF-8 text in {name}, line 1 begins as UTF-16 does; save it as UTF-8")
-    zero = data.find(b"\0")
-    if zero >= 0:
-        line = data.count(b"\n", 0, zero) + 1
-        raise ValueError(f"expected an edge list as text in {name}, line {line} has a zero byte: it is not text")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"expected UTF-8 text in {name}, line {line} has the byte 0x{error.object[error.start]:02x}, as files in Latin-1 "
-            "(ISO 8859-1, Windows-1252) have; save it as UTF-8"
-        ) from None
-
-
-def check_separator(lines: Iterable[str], name: str, delimiter: str | None) -> None:
-    """Raise a ValueError if the first lines look as if another separator were meant than the suffix says."""
-    sample = [re.sub(r'"[^"]*"', "", line.rstrip("\r\n")) for _, line in _content(lines, SAMPLE)]
-    own = {len(line.split()) - 1 if delimiter is None else line.count(delimiter) for line in sample}
-    for other in (";", "\t", ","):
-        counts = {line.count(other) for line in sample}
-        if other == delimiter or 0 in counts or (len(counts) > 1 and own != {0}):
-            continue
-        if delimiter == "\t" and len(own) == 1 and own != {0}:
-            continue
-        if delimiter is None and other == "\t" and all(_cells(line, other) == line.split() for line in sample):
-            continue
-        flag = "tab" if other == "\t" else f"'{other}'"
-        raise ValueError(
-            f"expected {SEPARATOR_NAMES[delimiter]} between the columns of {name}, it seems to have {SEPARATOR_NAMES[other]}: "
-            f"say --sep {flag} (or --sep {_flag(delimiter)} if not)"
-        )
-
-
-def read_rows(lines: Iterable[str], name: str, delimiter: str | None) -> list[Row]:
-    """Split lines into cells without blanks around them; empty lines and lines that begin with # are left out."""
-    content = list(_content(lines))
-    if delimiter is None:
-        return [Row(i, line.split()) for i, line in content]
-    reader = csv.reader((line for _, line in content), delimiter=delimiter, skipinitialspace=True, strict=True)
-    rows, done = [], 0
-    try:
-        for cells in reader:
-            if reader.line_num > done + 1:
-                raise csv.Error("a quote is not closed")
-            rows.append(Row(content[done][0], [cell.strip() for cell in cells]))
-            done = reader.line_num
-    except csv.Error as error:
-        line = content[min(done, len(content) - 1)][0]
-        raise ValueError(f"expected cells with closed quotes in line {line} of {name}: {error}") from None
-    return rows
-
-
 def parse_edges(
     lines: Iterable[str],
     name: str,
@@ -148,6 +70,7 @@ def parse_edges(
     *,
     resistance: str | None = None,
     conductance: str | None = None,
+    unit: bool = False,
     source: str | None = None,
     target: str | None = None,
     header: bool | None = None,
@@ -161,6 +84,7 @@ def parse_edges(
         delimiter: a character, or None for any white space.
         resistance: column of resistances, by name or by number from 1; without weights every edge has one ohm.
         conductance: column of conductances instead.
+        unit: make no remark on columns that are not read.
         source: column of the nodes that edges run from; found by the header's words unless given.
         target: column of the nodes that edges run to.
         header: whether the first line names the columns; found out unless given.
@@ -187,7 +111,7 @@ def parse_edges(
     index = np.array(ends, dtype=np.int64).reshape(-1, 2).T
     kind = "resistance" if conductance is None else "conductance"
     weights = np.ones(len(rows)) if columns.weight is None else _weights(rows, columns, kind, name)
-    notes = _unread(columns, width, name)
+    notes = () if unit else _unread(columns, width, name)
     if symmetrize:
         stays = merge_directions(index, weights, lambda i: f"line {rows[i].line} of {name}")
         index, weights = index[:, stays], weights[stays]
@@ -244,34 +168,6 @@ def find_columns(
     return Columns(first if header else None, u, v, place["weights"])
 
 
-def is_number(cell: str) -> bool:
-    """Tell whether a cell is a number as this library reads them: no underscores."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
-
-
-def _content(lines: Iterable[str], most: int | None = None) -> Iterable[tuple[int, str]]:
-    """Lines with their numbers, without empty ones and comments."""
-    found = 0
-    for i, line in enumerate(lines, 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield i, line
-            found += 1
-            if found == most:
-                return
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    return [cell.strip() for cell in line.split(delimiter)]
-
-
-def _flag(delimiter: str | None) -> str:
-    return {"\t": "tab", None: "space"}.get(delimiter) or f"'{delimiter}'"
-
-
 def _is_column_number(text: str, width: int) -> bool:
     return text.isdecimal() and 1 <= int(text) <= width
 
@@ -290,7 +186,7 @@ def _named_nodes(names: Sequence[str], weight: int | None, name: str) -> tuple[i
     left = [i for i, cell in enumerate(names) if i != weight and cell.lower() not in WEIGHT_WORDS]
     if len(left) != 2:
         raise ValueError(
-            f"expected --source COLUMN and --target COLUMN to say which columns of {name} are nodes, it has {', '.join(names)}"
+            f"expected --source COLUMN and --target COLUMN to name the two columns of nodes, {name} has {', '.join(names)}"
         )
     return left[0], left[1]
 
@@ -309,7 +205,7 @@ def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> 
     again = any(row.cells[i] in ends for row in below for i in nodes if i < len(row.cells))
     if looks == again and len(ends) == 2:
         raise ValueError(
-            f"expected --header or --no-header for {name}, its first line ({', '.join(first)}) can name columns or be an edge"
+            f"expected --header or --no-header, the first line of {name} ({', '.join(first)}) may name columns or be an edge"
         )
     return looks
 
@@ -338,9 +234,8 @@ def _weights(rows: Sequence[Row], columns: Columns, kind: str, name: str) -> np.
         if not (0 < value < math.inf and 1 / value < math.inf):
             number = "a number" if not is_number(cell) else f"a positive and finite {kind}"
             point = "; decimals have a point" if re.fullmatch(r"-?\d+,\d+", cell) else ""
-            raise ValueError(
-                f"expected {number} in line {row.line} of {name}, column {columns.title(columns.weight)}, got {cell!r}{point}"
-            )
+            title = columns.title(columns.weight)
+            raise ValueError(f"expected {number} in line {row.line} of {name}, column {title}, got {cell!r}{point}")
         weights[i] = value
     return weights
 

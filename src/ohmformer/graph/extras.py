@@ -1,7 +1,7 @@
 """Which optional packages a command or feature needs, and which extra of the package brings them.
 
-One table, :data:`EXTRAS`, is behind the error messages, the page ``docs/howto/install.md`` and the extras in ``pyproject.toml``
-(tests compare all three).
+One table, :data:`EXTRAS`, is behind the error messages, the page ``docs/howto/install.md`` and the extras in
+``pyproject.toml`` (tests compare all three).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Extra:
 EXTRAS: dict[str, Extra] = {
     "plot": Extra(("matplotlib",), ("demo", "reproduce", "probe"), ("`ohmformer solve --plot`", "`ohmformer.graph.draw`")),
     "report": Extra(("markdown_it", "matplotlib"), ("report",)),
-    "explorer": Extra(("dash", "werkzeug", "markdown_it"), ("explore",)),
+    "explorer": Extra(("dash", "werkzeug"), ("explore",)),
     "pyg": Extra(("torch_geometric",), (), ("transforms for PyTorch Geometric, `ohmformer.encoding.Add...`",)),
     "encode": Extra(("torch_geometric", "rdkit", "pyarrow"), ("encode", "pretrain")),
     "hub": Extra(("huggingface_hub",), (), ("models on the Hugging Face hub",)),

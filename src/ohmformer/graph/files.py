@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from ohmformer.graph.directions import merge_directions
-from ohmformer.graph.edge_list import LabelledGraph, check_separator, decode, is_number, parse_edges, parse_pairs, separator
+from ohmformer.graph.edge_list import LabelledGraph, parse_edges, parse_pairs
 from ohmformer.graph.extras import check_modules, require
 from ohmformer.graph.graph import Graph
 from ohmformer.graph.matrix_file import read_matrix
+from ohmformer.graph.text_table import check_separator, decode, is_number, separator
 
 __all__ = ["DELIMITERS", "LabelledGraph", "parse_edges", "read_graph", "read_pairs", "sweep", "whole_file", "write_table"]
 
@@ -68,12 +69,10 @@ def read_graph(
                 raise ValueError(f"expected {flag} for an edge list only ({', '.join(DELIMITERS)}), got {path.name}")
     if suffix in DELIMITERS:
         lines, delimiter = _lines(path, sep)
-        named = parse_edges(
-            lines, path.name, delimiter, source=source, target=target, header=header, symmetrize=symmetrize, **weights
-        )
-        return LabelledGraph(named.graph, named.labels, named.notes[-1:] if unit and len(named.notes) > 1 else named.notes)
+        found = {"source": source, "target": target, "header": header}
+        return parse_edges(lines, path.name, delimiter, unit=unit, symmetrize=symmetrize, **weights, **found)
     if suffix == ".graphml":
-        return _read_graphml(path, **weights, symmetrize=symmetrize)
+        return _read_graphml(path, **weights, unit=unit, symmetrize=symmetrize)
     if suffix in MATRICES:
         return read_matrix(path, **weights, unit=unit, symmetrize=symmetrize)
     raise ValueError(f"expected a file of type {', '.join([*DELIMITERS, '.graphml', *MATRICES])}, got {path.name}")
@@ -98,7 +97,9 @@ def _lines(path: Path, sep: str | None) -> tuple[list[str], str | None]:
     return lines, delimiter
 
 
-def _read_graphml(path: Path, *, resistance: str | None, conductance: str | None, symmetrize: bool) -> LabelledGraph:
+def _read_graphml(
+    path: Path, *, resistance: str | None, conductance: str | None, unit: bool, symmetrize: bool
+) -> LabelledGraph:
     import networkx as nx
 
     try:
@@ -106,7 +107,9 @@ def _read_graphml(path: Path, *, resistance: str | None, conductance: str | None
     except (nx.NetworkXError, SyntaxError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise ValueError(f"expected GraphML in {path}: {(str(error).splitlines() or ['unreadable'])[0]}") from error
     if graph.is_directed() and not symmetrize:
-        raise ValueError(f"expected an undirected graph, {path.name} is directed; --symmetrize takes each edge as undirected")
+        raise ValueError(
+            f"expected an undirected graph, {path.name} is directed; --symmetrize takes each edge as undirected"
+        )
     labels = [str(node) for node in graph.nodes]
     number = {node: i for i, node in enumerate(graph.nodes)}
     edges = list(graph.edges(data=True))
@@ -117,7 +120,7 @@ def _read_graphml(path: Path, *, resistance: str | None, conductance: str | None
     if attribute is not None:
         for i, (u, v, data) in enumerate(edges):
             weights[i] = _attribute(data, attribute, f"edge ({u}, {v}) of {path.name}", kind)
-    elif found := sorted({key for *_, data in edges for key in data if key != "id"}):
+    elif (found := sorted({key for *_, data in edges for key in data if key != "id"})) and not unit:
         notes = (
             f"every edge has one ohm: attributes of edges ({', '.join(found)}) of {path.name} are not read "
             f"(--resistance {found[0]} or --conductance {found[0]} would)",

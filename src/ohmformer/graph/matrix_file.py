@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,11 +57,10 @@ def read_matrix(
         i = int(np.flatnonzero(bad)[0])
         where = _place(row[i], column[i])
         raise ValueError(f"expected every {kind} positive and finite, {path.name} has {value[i]:g} in {where}")
-    stays, index = row <= column, np.stack([row, column])
-    if symmetrize:
-        stays = merge_directions(index, value, lambda i: f"{_place(row[i], column[i])} of {path.name}")
-    else:
-        _check_symmetric(row, column, value, path.name)
+    if not symmetrize:
+        _check_both_sides(row, column, size, path.name)
+    index = np.stack([row, column])
+    stays = merge_directions(index, value, lambda i: f"{_place(row[i], column[i])} of {path.name}")
     weights = np.where(inner, value, 1.0)[stays]  # self-loops carry no current: Graph counts and drops them
     graph = Graph.from_edges(index[:, stays].T, num_nodes=size, **{kind: weights})
     return LabelledGraph(graph, [str(i) for i in range(size)])
@@ -76,7 +76,7 @@ def _entries(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     except (ValueError, OSError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"expected a sparse matrix in {path}: {said}") from error
-    found = scipy.sparse.coo_array(matrix)
+    found: Any = scipy.sparse.coo_array(matrix)
     if found.ndim != 2 or found.shape[0] != found.shape[1]:
         raise ValueError(f"expected a square matrix in {path.name}, got shape {' x '.join(map(str, found.shape))}")
     if np.iscomplexobj(found.data):
@@ -102,25 +102,15 @@ def _check_distinct(row: np.ndarray, column: np.ndarray, size: int, name: str) -
         raise ValueError(f"expected every resistance once in {name}, {_place(row[i], column[i])} stands twice")
 
 
-def _check_symmetric(row: np.ndarray, column: np.ndarray, value: np.ndarray, name: str) -> None:
-    """Refuse an entry without an equal one across the diagonal."""
-    inner = np.flatnonzero(row != column)
-    back = np.lexsort((row[inner], column[inner]))
-    there = np.lexsort((column[inner], row[inner]))
-    if not (
-        np.array_equal(row[inner][there], column[inner][back]) and np.array_equal(column[inner][there], row[inner][back])
-    ):
-        known = set(zip(row.tolist(), column.tolist(), strict=True))
-        i = next(i for i in inner if (int(column[i]), int(row[i])) not in known)
+def _check_both_sides(row: np.ndarray, column: np.ndarray, size: int, name: str) -> None:
+    """Refuse an entry that has nothing across the diagonal."""
+    alone = np.flatnonzero(~np.isin(row * size + column, column * size + row))
+    if len(alone):
+        where = _place(int(row[alone[0]]), int(column[alone[0]]))
         raise ValueError(
-            f"expected a symmetric matrix, {name} has {_place(row[i], column[i])} and nothing across the diagonal; "
+            f"expected a symmetric matrix, {name} has {where} and nothing across the diagonal; "
             "--symmetrize takes such entries as edges"
         )
-    merge_directions(np.stack([row, column])[:, inner], value[inner], lambda i: f"{_place(*_at(row, column, inner, i))}")
-
-
-def _at(row: np.ndarray, column: np.ndarray, inner: np.ndarray, i: int) -> tuple[int, int]:
-    return int(row[inner[i]]), int(column[inner[i]])
 
 
 def _place(row: int, column: int) -> str:

@@ -10,11 +10,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_geometric.graphgym import register
-from torch_geometric.graphgym.config import cfg
-from yacs.config import CfgNode  # pyright: ignore[reportMissingImports]
 
 from ohmformer.encoding.pe import LinearTransformerPE
+from ohmformer.graph.extras import check_extra
+
+check_extra("graphgym")
+
+from torch_geometric.graphgym import register  # noqa: E402
+from torch_geometric.graphgym.config import cfg  # noqa: E402
+from yacs.config import CfgNode  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 NAME = "OhmPE"
 OPTIONS = f"posenc_{NAME}"
