@@ -172,19 +172,20 @@ def _is_column_number(text: str, width: int) -> bool:
     return text.isdecimal() and 1 <= int(text) <= width
 
 
-def _node_columns(names: Sequence[str]) -> tuple[int, int] | None:
-    """The columns named by one of the usual pairs of words, if exactly one pair is there, each word once."""
+def _node_columns(names: Sequence[str]) -> list[tuple[int, int]]:
+    """The columns named by the usual pairs of words, each word once: more than one pair is ambiguous."""
     plain = [re.sub(r"[\s_-]", "", cell.lower()) for cell in names]
-    found = [pair for pair in NODE_WORDS if all(plain.count(word) == 1 for word in pair)]
-    return (plain.index(found[0][0]), plain.index(found[0][1])) if len(found) == 1 else None
+    found = (pair for pair in NODE_WORDS if all(plain.count(word) == 1 for word in pair))
+    return [(plain.index(u), plain.index(v)) for u, v in found]
 
 
 def _named_nodes(names: Sequence[str], weight: int | None, name: str) -> tuple[int, int]:
     """The node columns of a header: usual words, or the only two columns that are not weights."""
-    if known := _node_columns(names):
-        return known
+    known = _node_columns(names)
+    if len(known) == 1:
+        return known[0]
     left = [i for i, cell in enumerate(names) if i != weight and cell.lower() not in WEIGHT_WORDS]
-    if len(left) != 2:
+    if known or len(left) != 2:
         raise ValueError(
             f"expected --source COLUMN and --target COLUMN to name the two columns of nodes, {name} has {', '.join(names)}"
         )
@@ -197,8 +198,8 @@ def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> 
     known = _node_columns(first)
     words = [i for i, cell in enumerate(first) if not is_number(cell)]
     above = {i for i in words if below and all(i < len(row.cells) and is_number(row.cells[i]) for row in below)}
-    looks = known is not None or above >= {0, 1} or max(above, default=0) > 1
-    nodes = known or ((0, 1) if u is None or v is None else (u, v))
+    looks = bool(known) or above >= {0, 1} or max(above, default=0) > 1
+    nodes = known[0] if known else ((0, 1) if u is None or v is None else (u, v))
     ends = {first[i] for i in nodes if i < len(first)}
     if "" in ends or (not looks and any(is_number(end) for end in ends)):
         return False

@@ -48,19 +48,19 @@ def read_matrix(
             i = int(np.flatnonzero(inner & (value != 1))[0])
             raise ValueError(
                 f"expected --resistance {ENTRIES}, --conductance {ENTRIES} or --unit (one ohm for every edge) for a matrix "
-                f"whose values are not all 1, {path.name} has {value[i]:g} in {_place(row[i], column[i])}"
+                f"whose values are not all 1, {path.name} has {value[i]:g} in {_place(row, column, i)}"
             )
         value = np.ones_like(value)
     with np.errstate(divide="ignore", over="ignore"):
         bad = inner & ~((value > 0) & np.isfinite(value) & np.isfinite(1 / value))
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
-        where = _place(row[i], column[i])
+        where = _place(row, column, i)
         raise ValueError(f"expected every {kind} positive and finite, {path.name} has {value[i]:g} in {where}")
     if not symmetrize:
         _check_both_sides(row, column, size, path.name)
     index = np.stack([row, column])
-    stays = merge_directions(index, value, lambda i: f"{_place(row[i], column[i])} of {path.name}")
+    stays = merge_directions(index, value, lambda i: f"{_place(row, column, i)} of {path.name}")
     weights = np.where(inner, value, 1.0)[stays]  # self-loops carry no current: Graph counts and drops them
     graph = Graph.from_edges(index[:, stays].T, num_nodes=size, **{kind: weights})
     return LabelledGraph(graph, [str(i) for i in range(size)])
@@ -99,19 +99,19 @@ def _check_distinct(row: np.ndarray, column: np.ndarray, size: int, name: str) -
     _, first, count = np.unique(row * size + column, return_index=True, return_counts=True)
     if (count > 1).any():
         i = int(first[count > 1][0])
-        raise ValueError(f"expected every resistance once in {name}, {_place(row[i], column[i])} stands twice")
+        raise ValueError(f"expected every resistance once in {name}, {_place(row, column, i)} stands twice")
 
 
 def _check_both_sides(row: np.ndarray, column: np.ndarray, size: int, name: str) -> None:
     """Refuse an entry that has nothing across the diagonal."""
     alone = np.flatnonzero(~np.isin(row * size + column, column * size + row))
     if len(alone):
-        where = _place(int(row[alone[0]]), int(column[alone[0]]))
+        where = _place(row, column, int(alone[0]))
         raise ValueError(
             f"expected a symmetric matrix, {name} has {where} and nothing across the diagonal; "
             "--symmetrize takes such entries as edges"
         )
 
 
-def _place(row: int, column: int) -> str:
-    return f"row {row}, column {column} (counted from 0)"
+def _place(row: np.ndarray, column: np.ndarray, i: int) -> str:
+    return f"row {row[i]}, column {column[i]} (counted from 0)"

@@ -24,9 +24,10 @@ for _command in (
     app.command()(check_packages(_command))
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
+    """Print versions and end, if that is wanted."""
     if not wanted:
-        return
+        return False
     from importlib.metadata import version
 
     from ohmformer import __version__, native
