@@ -184,9 +184,9 @@ def test_entries_that_are_no_weights_are_refused_by_row_and_column(tmp_path, suf
     matrix = VALUES.copy()
     matrix[1, 2] = matrix[2, 1] = value
     path = save(tmp_path, matrix, suffix)
-    for options in ({"resistance": "entries"}, {"conductance": "entries"}, {}):
+    for resistance, conductance in (("entries", None), (None, "entries"), (None, None)):
         with pytest.raises(ValueError, match=r"row \d, column \d"):
-            read_graph(path, **options)
+            read_graph(path, resistance=resistance, conductance=conductance)
 
 
 def test_a_matrix_of_one_triangle_needs_symmetrize(tmp_path):

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from ohmformer.encoding import transforms
+from ohmformer.graph.extras import check_modules
 from ohmformer.graph.files import DELIMITERS, read_graph, whole_file
 
 Encode = Callable[[list[Data]], list[Tensor]]
@@ -147,6 +148,7 @@ def encode_file(
     """
     if out.suffix != ".parquet":
         raise ValueError(f"expected an output file of type .parquet, got {out.name}")
+    check_modules(("pyarrow",), "encode")
     entries = read_graphs(source, column)
     parts = out.with_name(out.name + ".parts")
     plan = {"source": str(source.resolve()), "size": _size(source), "encoding": encoding, "column": column, "chunk": chunk}
