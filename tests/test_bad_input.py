@@ -1,4 +1,4 @@
-"""Wrong input is one sentence that names the condition and the value seen, before anything is done."""
+"""Errors on wrong input name the condition and the value seen, before anything is done."""
 
 import networkx as nx
 import numpy as np
@@ -117,7 +117,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
-def test_wrong_input_is_one_clear_sentence(case):
+def test_errors_on_wrong_input_name_what_was_expected(case):
     build, message = CASES[case]
     with pytest.raises(ValueError, match=message) as caught:
         build()

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer.graph import Graph, circuit
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.extras import check_modules
+from ohmformer.graph.files import check_writable, whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 
 MOST_NODES = 150
 """More would not be legible, and the layout would take long."""
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
+
+
+def check_picture(path: Path, graph: Graph | None = None) -> None:
+    """Raise unless a picture of this name can be written, and, if a graph is given, the graph can be drawn."""
+    if path.suffix.lower() not in PICTURES:
+        raise ValueError(f"expected a picture of type {', '.join(PICTURES)}, got {path.name}")
+    check_modules(("matplotlib",), "plot")
+    check_writable(path)
+    if graph is not None and not 1 <= graph.num_nodes <= MOST_NODES:
+        raise ValueError(f"expected 1 to {MOST_NODES} nodes for a picture of a circuit, got {graph.num_nodes}")
 
 
 def draw_circuit(
@@ -31,7 +43,8 @@ def draw_circuit(
     positions: dict[int, tuple[float, float]] | None = None,
     labels: Sequence[str] | None = None,
 ) -> Figure:
-    """A figure of one solved circuit. ``injected`` is the current that enters at each node; it runs downhill."""
+    """Draw a solved circuit. ``injected`` is the current put in at each node; it runs downhill."""
+    check_modules(("matplotlib",), "plot")
     if not 1 <= graph.num_nodes <= MOST_NODES:
         raise ValueError(f"expected 1 to {MOST_NODES} nodes for a picture of a circuit, got {graph.num_nodes}")
     import networkx as nx
@@ -65,7 +78,7 @@ def draw_circuit(
 
 
 def _fill(layout: Mapping[int, Any]) -> dict[int, tuple[float, float]]:
-    """Positions turned so that they spread widest from left to right, and stretched to fill the picture."""
+    """Turn positions so that they spread widest from left to right, and stretch them to fill the picture."""
     import numpy as np
 
     points = np.array([layout[node] for node in sorted(layout)])
@@ -102,14 +115,14 @@ def _draw_nodes(
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure under a temporary name, then rename it, so that no half-written picture is ever seen."""
+    """Write a figure under a temporary name, then rename it, so that there is never a half-written picture."""
     with whole_file(path) as temporary:
         figure.savefig(temporary, dpi=150)
     return path
 
 
 def wheatstone() -> tuple[Graph, Tensor, dict[int, tuple[float, float]]]:
-    """A Wheatstone bridge with a ladder behind it: a graph, the current put in, and where to draw the nodes."""
+    """Return a Wheatstone bridge with a ladder behind it: the graph, the current put in, and where to draw the nodes."""
     edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (1, 4), (3, 5), (4, 5)]
     graph = Graph.from_edges(edges, resistance=[1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 1.0, 4.0])
     injected = torch.zeros(6, dtype=torch.float64)

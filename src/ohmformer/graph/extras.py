@@ -27,7 +27,7 @@ class Extra:
 EXTRAS: dict[str, Extra] = {
     "plot": Extra(("matplotlib",), ("demo", "reproduce", "probe"), ("`ohmformer solve --plot`", "`ohmformer.graph.draw`")),
     "report": Extra(("markdown_it", "matplotlib"), ("report",)),
-    "explorer": Extra(("dash", "werkzeug", "markdown_it"), ("explore",)),
+    "explorer": Extra(("dash", "werkzeug"), ("explore",)),
     "pyg": Extra(("torch_geometric",), (), ("transforms for PyTorch Geometric, `ohmformer.encoding.Add...`",)),
     "encode": Extra(("torch_geometric", "rdkit", "pyarrow"), ("encode", "pretrain")),
     "hub": Extra(("huggingface_hub",), (), ("models on the Hugging Face hub",)),

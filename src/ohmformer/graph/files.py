@@ -3,152 +3,174 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ohmformer.graph import Graph
+from ohmformer.graph.directions import merge_directions
+from ohmformer.graph.edge_list import parse_edges, parse_pairs
+from ohmformer.graph.extras import check_modules, require
+from ohmformer.graph.graph import Graph
+from ohmformer.graph.labelled import LabelledGraph
+from ohmformer.graph.matrix_file import read_matrix
+from ohmformer.graph.text_table import check_separator, decode, is_number, separator
+
+__all__ = ["DELIMITERS", "LabelledGraph", "parse_edges", "read_graph", "read_pairs", "sweep", "whole_file", "write_table"]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
 """Edge lists by suffix; None is any white space."""
+MATRICES = (".mtx", ".npz")
+TABLES = (".csv", ".tsv", ".npz", ".parquet")
+"""What :func:`write_table` writes."""
 PARTIAL = ".partial-"
 """How names of files begin that are not whole yet."""
-HEADERS = {"source", "target", "from", "to", "u", "v", "node1", "node2", "head", "tail", "src", "dst"}
 
 
-@dataclass(frozen=True)
-class LabelledGraph:
-    """A graph and what its nodes are called in the file."""
-
-    graph: Graph
-    labels: Sequence[str]
-
-    def number(self, label: str) -> int:
-        """The node of a label, or a ValueError."""
-        if label not in self.labels:
-            raise ValueError(f"expected a node of the file, got {label!r}; the first are {', '.join(self.labels[:5])}")
-        return list(self.labels).index(label)
-
-
-def read_graph(path: Path, *, resistance: str | None = None, conductance: str | None = None) -> LabelledGraph:
-    """A graph from an edge list (.csv, .tsv, .txt, .edges), GraphML, Matrix Market (.mtx) or a SciPy .npz.
-
-    ``resistance`` or ``conductance`` names the column or attribute with the weights; in a matrix any name stands for its
-    entries. Without them every resistance is 1.
-    """
-    if not path.is_file():
-        raise ValueError(f"expected a file, {path} is none")
-    suffix = path.suffix.lower()
-    if suffix in DELIMITERS:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return parse_edges(file, path.name, DELIMITERS[suffix], resistance=resistance, conductance=conductance)
-    if suffix == ".graphml":
-        import networkx as nx
-
-        try:
-            graph = nx.read_graphml(path)
-        except (nx.NetworkXError, SyntaxError) as error:
-            raise ValueError(f"expected GraphML in {path}: {str(error).splitlines()[0]}") from error
-        return LabelledGraph(
-            Graph.from_networkx(graph, resistance=resistance, conductance=conductance), [str(n) for n in graph.nodes]
-        )
-    if suffix in (".mtx", ".npz"):
-        return _read_matrix(path, "resistance" if resistance else "conductance" if conductance else "unit")
-    raise ValueError(f"expected a file of type {', '.join([*DELIMITERS, '.graphml', '.mtx', '.npz'])}, got {path.name}")
-
-
-def _read_matrix(path: Path, entries: str) -> LabelledGraph:
-    import scipy.io
-    import scipy.sparse
-
-    try:
-        matrix = scipy.io.mmread(path) if path.suffix.lower() == ".mtx" else scipy.sparse.load_npz(path)
-    except (ValueError, OSError, KeyError) as error:
-        raise ValueError(f"expected a sparse matrix in {path}: {str(error).splitlines()[0]}") from error
-    graph = Graph.from_scipy(scipy.sparse.coo_array(matrix), entries=entries)
-    return LabelledGraph(graph, [str(i) for i in range(graph.num_nodes)])
-
-
-def parse_edges(
-    lines: Iterable[str],
-    name: str,
-    delimiter: str | None,
+def read_graph(
+    path: Path,
     *,
     resistance: str | None = None,
     conductance: str | None = None,
+    unit: bool = False,
+    sep: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    header: bool | None = None,
+    symmetrize: bool = False,
 ) -> LabelledGraph:
-    """A graph from the lines of an edge list, of which ``name`` is what errors call it."""
-    cells = csv.reader(lines, delimiter=delimiter) if delimiter else (line.split() for line in lines)
-    try:
-        rows = [(i, row) for i, row in enumerate(cells, 1) if row and not row[0].lstrip().startswith("#")]
-    except (UnicodeDecodeError, csv.Error):
-        raise ValueError(f"expected an edge list as text in {name}, it is not text") from None
-    header = [cell.strip() for cell in rows[0][1]] if rows else []
-    weight = resistance or conductance
-    if weight is not None and weight not in header:
-        raise ValueError(
-            f"expected a column {weight!r} in the first line of {name}, it has {', '.join(header) or 'nothing'}"
-        )
-    if weight is not None or _names_columns(header, [row for _, row in rows[1:]]):
-        rows = rows[1:]
-    column = header.index(weight) if weight is not None else None
-    number: dict[str, int] = {}
-    edges: list[tuple[int, int]] = []
-    weights: list[float] = []
-    for line, row in rows:
-        if len(row) < 2 or (column is not None and len(row) <= column):
-            raise ValueError(f"expected {max(2, (column or 0) + 1)} columns in line {line} of {name}, got {len(row)}")
-        u, v = (number.setdefault(cell.strip(), len(number)) for cell in row[:2])
-        edges.append((u, v))
-        if column is not None:
-            try:
-                weights.append(float(row[column]))
-            except ValueError:
-                raise ValueError(f"expected a number in line {line} of {name}, got {row[column]!r}") from None
-    if not edges:
-        raise ValueError(f"expected at least one edge in {name}, got none")
-    graph = Graph.from_edges(
-        np.array(edges, dtype=np.int64).reshape(-1, 2),
-        num_nodes=len(number),
-        resistance=weights if resistance else None,
-        conductance=weights if conductance else None,
-    )
-    return LabelledGraph(graph, list(number))
+    """Read a graph from an edge list (.csv, .tsv, .txt, .edges), GraphML, Matrix Market (.mtx) or a SciPy .npz.
 
+    The arguments are the flags of ``ohmformer solve``, and errors call them so.
 
-def _names_columns(first: list[str], below: list[list[str]]) -> bool:
-    """Whether a first line names columns: in known words, or having words where all lines below have numbers.
-
-    That is so in one of the columns behind the nodes, or in both columns of nodes.
+    Args:
+        path: the file.
+        resistance: column (name, or number from 1) or attribute with resistances; ``"entries"`` for a matrix's values.
+        conductance: the same for conductances.
+        unit: give every edge one ohm, whatever the file holds.
+        sep: separator of an edge list: a character, ``"tab"`` or ``"space"``; by the suffix unless given.
+        source: column of an edge list that edges run from; found by the header unless given.
+        target: column that edges run to.
+        header: whether the first line of an edge list names its columns; found out unless given.
+        symmetrize: merge edges listed in both directions; take directed graphs as undirected ones.
     """
-    words = [i for i, cell in enumerate(first) if not _is_number(cell)]
-    above = {i for i in words if below and all(i < len(row) and _is_number(row[i]) for row in below)}
-    return {cell.lower() for cell in first[:2]} <= HEADERS or above >= {0, 1} or max(above, default=0) > 1
+    if sum((resistance is not None, conductance is not None, unit)) > 1:
+        raise ValueError("expected only one of --resistance, --conductance and --unit, got more")
+    if not path.is_file():
+        raise ValueError(f"expected a file, {path} is none")
+    suffix = path.suffix.lower()
+    weights = {"resistance": resistance, "conductance": conductance}
+    if suffix not in DELIMITERS:
+        for flag, given in (("--sep", sep), ("--source", source), ("--target", target), ("--header", header)):
+            if given is not None:
+                raise ValueError(f"expected {flag} for an edge list only ({', '.join(DELIMITERS)}), got {path.name}")
+    if suffix in DELIMITERS:
+        lines, delimiter = _lines(path, sep)
+        found = {"source": source, "target": target, "header": header}
+        return parse_edges(lines, path.name, delimiter, unit=unit, symmetrize=symmetrize, **weights, **found)
+    if suffix == ".graphml":
+        return _read_graphml(path, **weights, unit=unit, symmetrize=symmetrize)
+    if suffix in MATRICES:
+        return read_matrix(path, **weights, unit=unit, symmetrize=symmetrize)
+    raise ValueError(f"expected a file of type {', '.join([*DELIMITERS, '.graphml', *MATRICES])}, got {path.name}")
 
 
-def _is_number(cell: str) -> bool:
+def read_pairs(path: Path, named: LabelledGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
+    """Read pairs of node names from two columns of a .csv, .tsv, .txt or .edges file."""
+    if not path.is_file():
+        raise ValueError(f"expected a file of pairs, {path} is none")
+    if path.suffix.lower() not in DELIMITERS:
+        raise ValueError(f"expected a file of pairs of type {', '.join(DELIMITERS)}, got {path.name}")
+    lines, delimiter = _lines(path, sep)
+    return parse_pairs(lines, path.name, delimiter, named)
+
+
+def _lines(path: Path, sep: str | None) -> tuple[list[str], str | None]:
+    """The lines of a text file, and the separator of its columns."""
+    delimiter = DELIMITERS[path.suffix.lower()] if sep is None else separator(sep)
+    lines = list(io.StringIO(decode(path.read_bytes(), path.name), newline=""))
+    if sep is None:
+        check_separator(lines, path.name, delimiter)
+    return lines, delimiter
+
+
+def _read_graphml(
+    path: Path, *, resistance: str | None, conductance: str | None, unit: bool, symmetrize: bool
+) -> LabelledGraph:
+    import networkx as nx
+
     try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+        graph = nx.read_graphml(path)
+    except (nx.NetworkXError, SyntaxError, ValueError, KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"expected GraphML in {path}: {(str(error).splitlines() or ['unreadable'])[0]}") from error
+    if graph.is_directed() and not symmetrize:
+        raise ValueError(
+            f"expected an undirected graph, {path.name} is directed; --symmetrize takes each edge as undirected"
+        )
+    labels = [str(node) for node in graph.nodes]
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    edges = list(graph.edges(data=True))
+    index = np.array([(number[u], number[v]) for u, v, _ in edges], dtype=np.int64).reshape(-1, 2).T
+    kind, attribute = ("resistance", resistance) if conductance is None else ("conductance", conductance)
+    weights = np.ones(len(edges))
+    notes: tuple[str, ...] = ()
+    if attribute is not None:
+        for i, (u, v, data) in enumerate(edges):
+            weights[i] = _attribute(data, attribute, f"edge ({u}, {v}) of {path.name}", kind)
+    elif (found := sorted({key for *_, data in edges for key in data if key != "id"})) and not unit:
+        notes = (
+            f"every edge has one ohm: attributes of edges ({', '.join(found)}) of {path.name} are not read "
+            f"(--resistance {found[0]} or --conductance {found[0]} would)",
+        )
+    if symmetrize:
+        stays = merge_directions(index, weights, lambda i: f"edge ({edges[i][0]}, {edges[i][1]}) of {path.name}")
+        index, weights = index[:, stays], weights[stays]
+    return LabelledGraph(Graph.from_edges(index.T, num_nodes=len(labels), **{kind: weights}), labels, notes)
+
+
+def _attribute(data: Mapping[str, object], name: str, where: str, kind: str) -> float:
+    """A positive number out of an edge's attributes, or a ValueError that names the edge."""
+    if name not in data:
+        raise ValueError(f"expected an attribute {name!r} on every edge, {where} has {', '.join(data) or 'none'}")
+    text = str(data[name])
+    value = float(text) if is_number(text) else float("nan")
+    if not (0 < value < float("inf") and 1 / value < float("inf")):
+        raise ValueError(f"expected a positive and finite {kind} {name!r}, {where} has {text!r}")
+    return value
+
+
+def check_table(path: Path) -> None:
+    """Raise unless :func:`write_table` can write a file of this name."""
+    if path.suffix.lower() not in TABLES:
+        raise ValueError(f"expected an output file of type {', '.join(TABLES[:-1])} or {TABLES[-1]}, got {path.name}")
+    if path.suffix.lower() == ".parquet":
+        check_modules(("pyarrow",), "large")
+    check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raise a ValueError if a file of this name cannot be written: it is a folder, or a folder above it is a file."""
+    if path.is_dir():
+        raise ValueError(f"expected a file to write, {path} is a folder")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ValueError(f"expected a folder to write {path.name} into, {above} is none that can be written to")
 
 
 def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
-    """Columns into .csv, .tsv, .npz or .parquet (if pyarrow is there), under a temporary name first."""
+    """Write columns into .csv, .tsv, .npz or .parquet, under a temporary name first."""
+    check_table(path)
     suffix = path.suffix.lower()
-    if suffix not in (".csv", ".tsv", ".npz", ".parquet"):
-        raise ValueError(f"expected an output file of type .csv, .tsv, .npz or .parquet, got {path.name}")
     with whole_file(path) as temporary:
         if suffix == ".npz":
             np.savez(temporary, **{key: np.asarray(values) for key, values in table.items()})  # pyright: ignore[reportArgumentType]
         elif suffix == ".parquet":
-            _write_parquet(temporary, table)
+            arrow, parquet = require("pyarrow", "large"), require("pyarrow.parquet", "large")
+            parquet.write_table(arrow.table({key: np.asarray(values) for key, values in table.items()}), temporary)
         else:
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t")
@@ -159,7 +181,7 @@ def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its name if all goes well, and is gone if not."""
+    """Yield a temporary file beside ``path`` that takes its name if all goes well, and is removed if not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(path.suffix, PARTIAL, path.parent)
     os.close(handle)
@@ -176,12 +198,3 @@ def sweep(folder: Path) -> None:
     """Remove what a kill in the middle of :func:`whole_file` left in a folder that nobody else writes to."""
     for path in folder.glob(f"{PARTIAL}*"):
         path.unlink(missing_ok=True)
-
-
-def _write_parquet(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> None:
-    try:
-        import pyarrow  # pyright: ignore[reportMissingImports]
-        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ValueError("expected pyarrow to be installed for .parquet files, it is not; use .csv or .npz") from error
-    pyarrow.parquet.write_table(pyarrow.table({key: np.asarray(values) for key, values in table.items()}), path)

@@ -45,8 +45,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.graph.csr import csr_tensor
-from ohmformer.graph.layout import Layout
 from ohmformer.graph.edges import as_edge_index, as_resistance, check_weights, column, fold, read_edges
+from ohmformer.graph.layout import Layout
 from ohmformer.graph.spectrum import Spectrum, resistance_bounds
 
 if TYPE_CHECKING:

@@ -27,6 +27,8 @@ class LabelledGraph:
 
     graph: Graph
     labels: Sequence[Hashable] | None = None
+    notes: tuple[str, ...] = ()
+    """Remarks on how it was read from a file."""
 
     @cached_property
     def _numbers(self) -> dict[Hashable, int]:

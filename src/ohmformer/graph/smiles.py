@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ohmformer.graph.extras import check_modules
+
 STEREO = str.maketrans("", "", "@/\\")
 BARE = re.compile(r"\[(C|N|O)(?:H2?)?\]")
 """Atoms in brackets that say nothing but hydrogens, which without stereo marks would read as radicals."""
@@ -40,7 +42,11 @@ def clean(smiles: str) -> str:
 
 def canonical_molecule(smiles: str):
     """The canonical SMILES and RDKit's molecule, numbered as in it."""
-    from rdkit import Chem, rdBase
+    try:
+        from rdkit import Chem, rdBase
+    except ImportError:
+        check_modules(("rdkit",), "molecules")
+        raise
 
     with rdBase.BlockLogs():
         molecule = Chem.MolFromSmiles(smiles.translate(STEREO)) if smiles else None

@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from ohmformer.encoding.pe import LinearTransformerPE
-from ohmformer.graph.extras import require
+from ohmformer.graph.extras import check_extra
 
-for module in ("torch_geometric", "yacs", "lightning"):
-    require(module, "graphgym")
+check_extra("graphgym")
 
 from torch_geometric.graphgym import register  # noqa: E402
 from torch_geometric.graphgym.config import cfg  # noqa: E402

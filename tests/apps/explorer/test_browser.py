@@ -236,7 +236,9 @@ def test_a_bad_upload_is_a_message_and_a_good_one_a_graph(visit, tmp_path):
         chooser.set_input_files(path)
 
     give("bad.csv", "source,target,resistance\na,b,minus one\n")
-    expect(page.locator("#message")).to_have_text("Expected a number in line 2 of the file, got 'minus one'.")
+    expect(page.locator("#message")).to_have_text(
+        "Expected a number in line 2 of the file, column 'resistance', got 'minus one'."
+    )
     give("large.csv", "a,b\n" * 60_000)
     expect(page.locator("#message")).to_contain_text("Expected a file of at most 100 kB, got about")
     expect(page.locator("[data-node]")).to_have_count(25)

@@ -1,0 +1,295 @@
+"""What ``ohmformer solve`` can ask: tasks, the flags each of them uses, and the tables that hold the answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from ohmformer.graph import Graph
+    from ohmformer.graph.edge_list import LabelledGraph
+    from ohmformer.solve.answer import Answer
+
+
+class Task(StrEnum):
+    """What to ask of a graph."""
+
+    resistance = "resistance"
+    """Effective resistance of every edge, or of given pairs of nodes."""
+    all_pairs = "all-pairs"
+    """Effective resistance of every pair of nodes."""
+    kirchhoff = "kirchhoff"
+    """The sum of the effective resistances of all pairs."""
+    embedding = "embedding"
+    """A point per node, whose squared distances are effective resistances."""
+    flow = "flow"
+    """The unit flow from one node to another, on the edges."""
+    potentials = "potentials"
+    """The potentials of that flow, on the nodes."""
+    heat = "heat"
+    """Where a unit of heat from one node is after some time."""
+    eigenvectors = "eigenvectors"
+    """The eigenvectors of the smallest nonzero eigenvalues, and these."""
+
+
+USES: dict[Task, tuple[str, ...]] = {
+    Task.resistance: ("--eps", "--pair", "--pairs", "--explain"),
+    Task.all_pairs: ("--explain",),
+    Task.kirchhoff: ("--eps", "--explain"),
+    Task.embedding: ("--k", "--explain"),
+    Task.flow: ("--from", "--to", "--plot", "--explain"),
+    Task.potentials: ("--from", "--to", "--plot", "--explain"),
+    Task.heat: ("--from", "--s"),
+    Task.eigenvectors: ("--k",),
+}
+"""The flags that change something, beside those that every task uses."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A task and everything it depends on beside the graph."""
+
+    task: Task
+    source: str | None = None
+    sink: str | None = None
+    pairs: list[tuple[str, str]] | None = None
+    s: float = 0.5
+    k: int = 6
+    eps: float | None = None
+    tol: float | None = None
+    method: str = "auto"
+
+
+@dataclass(frozen=True)
+class Solved:
+    """An answer, and the tables that hold it, column by column."""
+
+    answer: Answer
+    table: dict[str, np.ndarray]
+    eigenvalues: dict[str, np.ndarray] | None = None
+    notes: tuple[str, ...] = ()
+    potential: Tensor | None = field(default=None, repr=False)
+    injected: Tensor | None = field(default=None, repr=False)
+
+
+def check_flags(task: Task, given: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a flag that is given and would change nothing, or a number out of range."""
+    for flag, value in given.items():
+        if value not in (None, False) and flag not in USES[task] and any(flag in used for used in USES.values()):
+            tasks = ", ".join(name for name, used in USES.items() if flag in used)
+            raise ValueError(f"expected {flag} with --task {tasks} only, got it with --task {task}")
+    for flag, low, high in (("--eps", 0, 1), ("--tol", 0, 1), ("--s", 0, float("inf"))):
+        if given.get(flag) is not None and not low < given[flag] < high:
+            bound = "> 0" if high > 1 else "in (0, 1)"
+            raise ValueError(f"expected {flag} {bound}, got {given[flag]}")
+    if given.get("--k") is not None and given["--k"] < 1:
+        raise ValueError(f"expected --k >= 1, got {given['--k']}")
+    for flag in USES[task]:
+        if flag in ("--from", "--to") and given.get(flag) is None:
+            raise ValueError(f"expected {flag} NODE for --task {task}, got none")
+
+
+def explain(graph: Graph, ask: Question) -> str:
+    """Describe how a question would be answered, without solving anything."""
+    from ohmformer.solve.plan import plan
+
+    tol = ask.tol or (1e-6 if ask.eps is None else 1e-3 * ask.eps)
+    return str(plan(graph, demands=_demands(graph, ask), tol=tol, method=ask.method))
+
+
+def _demands(graph: Graph, ask: Question) -> int:
+    """How many linear systems a question comes to."""
+    from ohmformer.solve.projections import projections
+
+    if ask.task in (Task.flow, Task.potentials):
+        return 1
+    if ask.task is Task.embedding:
+        return ask.k
+    if ask.task is not Task.resistance:
+        return graph.num_nodes
+    asked = graph.num_edges if ask.pairs is None else len(ask.pairs)
+    return min(graph.num_nodes, asked if ask.eps is None else projections(ask.eps, asked))
+
+
+def solve_question(named: LabelledGraph, ask: Question) -> Solved:
+    """Answer a question about a graph; what the library says in Python's words is said in flags."""
+    try:
+        return _ASK[ask.task](named, ask)
+    except ValueError as error:
+        raise ValueError(in_flags(str(error), ask, named.graph.num_nodes)) from None
+
+
+def in_flags(text: str, ask: Question, nodes: int) -> str:
+    """Rephrase a sentence of the library, which names arguments of functions, in flags."""
+    limit = re.search(r"(?:more than|at most) (\d+) nodes", text)
+    if limit and ask.task is Task.resistance and ask.pairs is None and "eps" in text:
+        return (
+            f"expected --eps or --pair for a graph of more than {limit[1]} nodes, got {nodes} nodes; "
+            "--eps 0.1 estimates all edges, --pair A B answers single pairs exactly"
+        )
+    if limit and ask.task is Task.all_pairs:
+        return (
+            f"expected at most {limit[1]} nodes for --task all-pairs, got {nodes}; "
+            "--pair A B or --pairs FILE answers single pairs exactly"
+        )
+    if limit and ask.task is Task.kirchhoff:
+        return f"expected --eps for a graph of more than {limit[1]} nodes, got {nodes} nodes; --eps 0.1 estimates the index"
+    text = text.replace("expected a method among", "expected --method among")
+    text = re.sub(r"\b(tol|eps|method|k|s)='?([\w.-]+)'?", r"--\1 \2", text)
+    return re.sub(r"\ba larger tol\b", "a larger --tol", text)
+
+
+def _resistance(named: LabelledGraph, ask: Question) -> Solved:
+    import torch
+
+    import ohmformer as ohm
+    from ohmformer.solve.projections import projections
+
+    graph, labels = named.graph, _labels(named)
+    pairs: Any = "edges"
+    if ask.pairs is not None:
+        pairs = torch.tensor([[named.number(a), named.number(b)] for a, b in ask.pairs], dtype=torch.long)
+    count = graph.num_edges if ask.pairs is None else len(ask.pairs)
+    unit, total = ("projections", projections(ask.eps, count)) if ask.eps else ("layers", None)
+    with show_progress(unit, total) as progress:
+        answer = ohm.effective_resistance(graph, pairs, eps=ask.eps, progress=progress, **_certain(ask))
+    found = {"effective_resistance": answer.value.numpy()}
+    if ask.pairs is None:
+        return Solved(answer, {**_edges(named), "resistance": graph.resistance.numpy(), **found})
+    return Solved(answer, {"u": labels[pairs[:, 0].numpy()], "v": labels[pairs[:, 1].numpy()], **found})
+
+
+def _all_pairs(named: LabelledGraph, ask: Question) -> Solved:
+    import numpy as np
+
+    import ohmformer as ohm
+
+    with show_progress("layers") as progress:
+        answer = ohm.effective_resistance(named.graph, "all", progress=progress, **_certain(ask))
+    labels, (u, v) = _labels(named), np.triu_indices(named.graph.num_nodes, 1)
+    return Solved(answer, {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]})
+
+
+def _kirchhoff(named: LabelledGraph, ask: Question) -> Solved:
+    import ohmformer as ohm
+
+    with show_progress("random signs" if ask.eps else "layers") as progress:
+        answer = ohm.kirchhoff_index(named.graph, eps=ask.eps, progress=progress, **_certain(ask))
+    return Solved(answer, {"kirchhoff_index": answer.value.reshape(1).numpy()})
+
+
+def _embedding(named: LabelledGraph, ask: Question) -> Solved:
+    import ohmformer as ohm
+
+    with show_progress("layers") as progress:
+        answer = ohm.resistive_embedding(named.graph, ask.k, progress=progress, **_certain(ask))
+    columns = {f"x{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}
+    return Solved(answer, {"node": _labels(named), **columns})
+
+
+def _heat(named: LabelledGraph, ask: Question) -> Solved:
+    import torch
+
+    import ohmformer as ohm
+
+    signal = torch.zeros(named.graph.num_nodes, 1, dtype=torch.float64)
+    signal[named.number(ask.source or "")] = 1.0
+    with show_progress("heat"):
+        answer = ohm.heat_kernel(named.graph, ask.s, signal, **_certain(ask))
+    return Solved(answer, {"node": _labels(named), "heat": answer.value[:, 0].numpy()})
+
+
+def _eigenvectors(named: LabelledGraph, ask: Question) -> Solved:
+    import numpy as np
+
+    import ohmformer as ohm
+
+    graph = named.graph
+    most = int(graph.ranks[0])
+    if not most:
+        raise ValueError("expected a graph with an edge for --task eigenvectors, all eigenvalues of this one are zero")
+    k = min(ask.k, most)
+    with show_progress("eigenvectors"):
+        answer = ohm.eigenvectors(graph, k, **_certain(ask))
+    vectors = answer.value
+    names = [f"v{i + 1}" for i in range(k)]
+    notes = () if k == ask.k else (f"{k} eigenvectors instead of {ask.k}: the graph has {most} nonzero eigenvalues",)
+    table = {"node": _labels(named), **{name: vectors[:, i].numpy() for i, name in enumerate(names)}}
+    return Solved(answer, table, {"eigenvector": np.array(names), "eigenvalue": answer.eigenvalues.numpy()}, notes)
+
+
+def _flow(named: LabelledGraph, ask: Question) -> Solved:
+    import torch
+
+    import ohmformer as ohm
+
+    graph = named.graph
+    source, sink = named.number(ask.source or ""), named.number(ask.sink or "")
+    if graph.components[source] != graph.components[sink]:
+        raise ValueError(f"expected a way from {ask.source} to {ask.sink}, they are in different components")
+    if source == sink:
+        raise ValueError(f"expected two different nodes for --from and --to, got {ask.source} twice")
+    demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
+    demands[source], demands[sink] = 1.0, -1.0
+    with show_progress("layers") as progress:
+        answer = ohm.electric_flow(graph, demands, progress=progress, **_certain(ask))
+    potential = answer.potential[:, 0]
+    if ask.task is Task.potentials:
+        table = {"node": _labels(named), "potential": potential.numpy()}
+    else:
+        table = {**_edges(named), "flow": answer.flow[:, 0].numpy()}
+    return Solved(answer, table, potential=potential, injected=demands)
+
+
+_ASK: dict[Task, Callable[[Any, Question], Solved]] = {
+    Task.resistance: _resistance,
+    Task.all_pairs: _all_pairs,
+    Task.kirchhoff: _kirchhoff,
+    Task.embedding: _embedding,
+    Task.flow: _flow,
+    Task.potentials: _flow,
+    Task.heat: _heat,
+    Task.eigenvectors: _eigenvectors,
+}
+
+
+def _certain(ask: Question) -> dict[str, Any]:
+    """The options that every question takes."""
+    return {"method": ask.method} if ask.tol is None else {"method": ask.method, "tol": ask.tol}
+
+
+def _labels(named: LabelledGraph) -> np.ndarray:
+    import numpy as np
+
+    return np.array(named.labels, dtype=str)
+
+
+def _edges(named: LabelledGraph) -> dict[str, np.ndarray]:
+    labels, (u, v) = _labels(named), named.graph.edge_index.numpy()
+    return {"u": labels[u], "v": labels[v]}
+
+
+@contextmanager
+def show_progress(unit: str, total: int | None = None) -> Iterator[Callable[[int, float], None]]:
+    """Show a progress bar on standard error, if that is a terminal: how many units are done, and the residual."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(unit, total=total)
+        yield lambda done, residual: bar.update(task, completed=done, description=f"{unit}, residual {residual:.1e}")

@@ -1,0 +1,192 @@
+"""``ohmformer solve``: a graph in a file and a question in, a table with a certificate out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from ohmformer.apps.command_line.errors import one_sentence
+from ohmformer.apps.command_line.questions import Question, Solved, Task, check_flags, explain, solve_question
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ohmformer.graph.edge_list import LabelledGraph
+
+PAIR = "--pair"
+
+
+class SolveCommand(TyperCommand):
+    """A command whose ``--pair`` takes two values and can be given several times."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join the two values after every ``--pair`` into one, which :func:`solve` takes apart."""
+        joined: list[str] = []
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            if word == "--":
+                joined += [word, *rest]
+                break
+            if word.startswith(f"{PAIR}="):
+                rest.insert(0, word.removeprefix(f"{PAIR}="))
+                word = PAIR
+            joined.append(word)
+            if word == PAIR:
+                joined.append(json.dumps([rest.pop(0) for _ in rest[:2]]))
+        return super().parse_args(ctx, joined)
+
+
+def solve(
+    file: Annotated[Path, typer.Argument(help="Edge list (.csv, .tsv, .txt), .graphml, .mtx or SciPy .npz.")],
+    task: Annotated[Task, typer.Option(help="What to ask.")] = Task.resistance,
+    resistance: Annotated[
+        str | None, typer.Option(help="Column (name or number) or attribute with resistances; 'entries' of a matrix.")
+    ] = None,
+    conductance: Annotated[str | None, typer.Option(help="The same for conductances.")] = None,
+    unit: Annotated[bool, typer.Option("--unit", help="One ohm for every edge, whatever the file holds.")] = False,
+    source_column: Annotated[
+        str | None, typer.Option("--source", help="Column (name or number) that edges run from, if the header's is unusual.")
+    ] = None,
+    target_column: Annotated[str | None, typer.Option("--target", help="Column that edges run to.")] = None,
+    sep: Annotated[str | None, typer.Option(help="Between columns: ',' ';' tab space or one character.")] = None,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Whether the first line names columns, if it is unclear.")
+    ] = None,
+    symmetrize: Annotated[
+        bool, typer.Option("--symmetrize", help="Merge edges listed in both directions; take directed edges as undirected.")
+    ] = False,
+    source: Annotated[str | None, typer.Option("--from", help="Node that flow or heat comes from.")] = None,
+    sink: Annotated[str | None, typer.Option("--to", help="Node that flow goes to.")] = None,
+    pair: Annotated[
+        list[str] | None, typer.Option(PAIR, metavar="A B", help="Two nodes, for their resistance; again for more pairs.")
+    ] = None,
+    pairs: Annotated[Path | None, typer.Option(help="File with two columns of nodes, for their resistances.")] = None,
+    s: Annotated[float | None, typer.Option(help="Time, for heat: 0.5 unless given.")] = None,
+    k: Annotated[int | None, typer.Option(help="How many eigenvectors, or coordinates of the embedding: 6.")] = None,
+    eps: Annotated[float | None, typer.Option(help="Estimate resistances of large graphs within 1 +- eps.")] = None,
+    tol: Annotated[float | None, typer.Option(help="The largest residual that will do: 1e-6, or eps / 1000.")] = None,
+    method: Annotated[str, typer.Option(help="A construction or solver by name.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .tsv, .npz or .parquet.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write, for flow and potentials.")] = None,
+    explained: Annotated[bool, typer.Option("--explain", help="Show how it would be solved, and stop.")] = False,
+) -> None:
+    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve at the best so far."""
+    with one_sentence(OSError):
+        given = {
+            "--from": source, "--to": sink, "--pair": pair or None, "--pairs": pairs, "--s": s, "--k": k, "--eps": eps,
+            "--tol": tol, "--plot": plot, "--explain": explained,
+        }  # fmt: skip
+        check_flags(task, given)
+        _check_outputs(out, plot, explained)
+        from ohmformer.graph.files import DELIMITERS, read_graph
+
+        has_columns = pairs is None or file.suffix.lower() in DELIMITERS  # otherwise --sep is for --pairs alone
+        named = read_graph(
+            file, resistance=resistance, conductance=conductance, unit=unit, source=source_column, target=target_column,
+            sep=sep if has_columns else None, header=header, symmetrize=symmetrize,
+        )  # fmt: skip
+        typer.echo(f"{named.graph} from {file}", err=True)
+        for note in named.notes:
+            typer.echo(f"note: {note}", err=True)
+        asked = _asked_pairs(named, pair, pairs, sep)
+        ask = Question(task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method)
+        for node in (source, sink):
+            if node is not None:
+                named.number(node)
+        if explained:
+            typer.echo(explain(named.graph, ask))
+            return
+        if plot is not None:
+            from ohmformer.graph.draw import check_picture
+
+            check_picture(plot, named.graph)
+        solved = solve_question(named, ask)
+        _print_certificate(solved)
+        _write(solved, named, ask, out, plot)
+
+
+def _check_outputs(out: Path | None, plot: Path | None, explained: bool) -> None:
+    """Refuse files that could not be written, before any work."""
+    from ohmformer.graph.draw import check_picture
+    from ohmformer.graph.files import check_table
+
+    if explained and (out is not None or plot is not None):
+        raise ValueError("expected --explain without --out and --plot, it writes nothing")
+    if out is not None:
+        check_table(out)
+    if plot is not None:
+        check_picture(plot)
+    if out is not None and plot is not None and out.absolute() == plot.absolute():
+        raise ValueError(f"expected different files for --out and --plot, got {out} twice")
+
+
+def _asked_pairs(
+    named: LabelledGraph, pair: list[str] | None, pairs: Path | None, sep: str | None
+) -> list[tuple[str, str]] | None:
+    """The pairs of ``--pair`` and then those of ``--pairs``; None if neither is given."""
+    if not pair and pairs is None:
+        return None
+    from ohmformer.graph.files import read_pairs
+
+    asked = []
+    for joined in pair or []:
+        nodes = json.loads(joined)
+        if len(nodes) != 2:
+            raise ValueError(f"expected two nodes after {PAIR}, got {', '.join(nodes) or 'none'}")
+        for node in nodes:
+            named.number(node)
+        asked.append((nodes[0], nodes[1]))
+    return asked if pairs is None else asked + read_pairs(pairs, named, sep=sep)
+
+
+def _print_certificate(solved: Solved) -> None:
+    answer = solved.answer
+    for note in solved.notes:
+        typer.echo(f"note: {note}", err=True)
+    bound = "none" if answer.bound is None else f"{answer.bound:.1e}"
+    note = f"; {answer.note}" if answer.note else ""
+    certificate = f"residual {answer.residual:.1e}, proved bound {bound}"
+    typer.echo(f"{answer.method}, {answer.layers} layers, {certificate}{note}", err=True)
+    if solved.eigenvalues is not None:
+        rows = zip(*(column.tolist() for column in solved.eigenvalues.values()), strict=True)
+        typer.echo("eigenvalues: " + ", ".join(f"{name} {value:.9g}" for name, value in rows), err=True)
+
+
+def _write(solved: Solved, named: LabelledGraph, ask: Question, out: Path | None, plot: Path | None) -> None:
+    """Draw first, then write every file under a temporary name, then print."""
+    from ohmformer.graph.files import write_table
+
+    figure = None
+    if plot is not None and solved.potential is not None and solved.injected is not None:
+        from ohmformer.graph.draw import draw_circuit
+
+        drop = float(solved.potential[named.number(ask.source or "")] - solved.potential[named.number(ask.sink or "")])
+        title = f"One unit from {ask.source} to {ask.sink}: effective resistance {drop:.4g}"
+        figure = draw_circuit(named.graph, solved.potential, solved.injected, title=title, labels=named.labels)
+    if out is not None:
+        typer.echo(f"table: {write_table(out, solved.table)}", err=True)
+        if solved.eigenvalues is not None:
+            beside = out.with_suffix(f".eigenvalues{out.suffix}")
+            typer.echo(f"eigenvalues: {write_table(beside, solved.eigenvalues)}", err=True)
+    if plot is not None and figure is not None:
+        from ohmformer.graph.draw import save
+
+        typer.echo(f"picture: {save(figure, plot)}", err=True)
+    if out is None:
+        print_table(solved.table)
+
+
+def print_table(table: Mapping[str, np.ndarray]) -> None:
+    """Print columns as CSV, quoted where they need it, numbers with nine digits."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(table)
+    for row in zip(*(column.tolist() for column in table.values()), strict=True):
+        writer.writerow(f"{cell + 0.0:.9g}" if isinstance(cell, float) else cell for cell in row)

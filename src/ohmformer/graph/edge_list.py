@@ -1,0 +1,235 @@
+"""Edge lists as text: which columns hold nodes and weights, and one sentence with file and line for anything else.
+
+The first line is a header if ``header`` says so, if a column is asked for by name, if it holds two words that usually name
+nodes (:data:`NODE_WORDS`), or if it has words where all lines below have numbers. Where the rest of the file contradicts
+this (the words of a header are nodes further down, or those of an edge occur nowhere else), the caller has to say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ohmformer.graph.directions import count_both_directions, merge_directions
+from ohmformer.graph.graph import Graph
+from ohmformer.graph.labelled import LabelledGraph
+from ohmformer.graph.text_table import Row, is_number, read_rows
+
+NODE_WORDS = (
+    ("source", "target"), ("from", "to"), ("u", "v"), ("node1", "node2"), ("head", "tail"), ("src", "dst"),
+    ("origin", "destination"), ("sourceid", "targetid"), ("fromnode", "tonode"), ("fromnodeid", "tonodeid"),
+    ("nodea", "nodeb"), ("vertex1", "vertex2"),
+)  # fmt: skip
+"""Names of the two node columns, in lower case, without blanks, hyphens and underscores."""
+WEIGHT_WORDS = {"resistance", "conductance", "weight", "ohm", "ohms", "siemens"}
+"""Names of columns that do not hold nodes."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns are read, counted from 0."""
+
+    names: list[str] | None
+    """The header's, if there is one."""
+    u: int
+    v: int
+    weight: int | None
+
+    def title(self, column: int) -> str:
+        """Return what to call a column in a message."""
+        return repr(self.names[column]) if self.names and column < len(self.names) else str(column + 1)
+
+
+def parse_edges(
+    lines: Iterable[str],
+    name: str,
+    delimiter: str | None,
+    *,
+    resistance: str | None = None,
+    conductance: str | None = None,
+    unit: bool = False,
+    source: str | None = None,
+    target: str | None = None,
+    header: bool | None = None,
+    symmetrize: bool = False,
+) -> LabelledGraph:
+    """Read a graph from the lines of an edge list.
+
+    Args:
+        lines: with or without line ends.
+        name: what errors call the file.
+        delimiter: a character, or None for any white space.
+        resistance: column of resistances, by name or by number from 1; without weights every edge has one ohm.
+        conductance: column of conductances instead.
+        unit: make no remark on columns that are not read.
+        source: column of the nodes that edges run from; found by the header's words unless given.
+        target: column of the nodes that edges run to.
+        header: whether the first line names the columns; found out unless given.
+        symmetrize: merge (u, v) and (v, u) into one edge; they must agree.
+    """
+    if resistance is not None and conductance is not None:
+        raise ValueError("expected --resistance or --conductance, got both")
+    if (source is None) != (target is None):
+        raise ValueError(f"expected both --source and --target, got only --{'source' if target is None else 'target'}")
+    rows = read_rows(lines, name, delimiter)
+    if not rows:
+        raise ValueError(f"expected at least one edge in {name}, got none")
+    weight = resistance if conductance is None else conductance
+    columns = find_columns(rows, name, weight, source, target, header)
+    width = len(rows[0].cells)
+    rows = rows if columns.names is None else rows[1:]
+    if not rows:
+        raise ValueError(f"expected at least one edge in {name}, got none")
+    number: dict[str, int] = {}
+    ends: list[int] = []
+    for row in rows:
+        _check_cells(row, columns, width, name)
+        ends += (number.setdefault(row.cells[column], len(number)) for column in (columns.u, columns.v))
+    index = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    kind = "resistance" if conductance is None else "conductance"
+    weights = np.ones(len(rows)) if columns.weight is None else _weights(rows, columns, kind, name)
+    notes = () if unit else _unread(columns, width, name)
+    if symmetrize:
+        stays = merge_directions(index, weights, lambda i: f"line {rows[i].line} of {name}")
+        index, weights = index[:, stays], weights[stays]
+    elif twice := count_both_directions(index):
+        notes += (
+            f"{twice} {'pair stands' if twice == 1 else 'pairs stand'} in both directions in {name} and "
+            f"{'counts' if twice == 1 else 'count'} as parallel edges; --symmetrize makes each one edge",
+        )
+    graph = Graph.from_edges(index.T, num_nodes=len(number), **{kind: weights})
+    return LabelledGraph(graph, list(number), notes)
+
+
+def parse_pairs(lines: Iterable[str], name: str, delimiter: str | None, named: LabelledGraph) -> list[tuple[str, str]]:
+    """Read pairs of node names, a line each; a first line of usual words (source, target) that are no nodes is a header."""
+    rows = read_rows(lines, name, delimiter)
+    if rows and _node_columns(rows[0].cells) and not set(rows[0].cells) & set(named.labels):
+        rows = rows[1:]
+    for row in rows:
+        if len(row.cells) != 2:
+            raise ValueError(f"expected two nodes in line {row.line} of {name}, got {len(row.cells)} cells")
+        for label in row.cells:
+            try:
+                named.number(label)
+            except ValueError as error:
+                raise ValueError(f"{error} (line {row.line} of {name})") from None
+    if not rows:
+        raise ValueError(f"expected at least one pair of nodes in {name}, got none")
+    return [(row.cells[0], row.cells[1]) for row in rows]
+
+
+def find_columns(
+    rows: Sequence[Row], name: str, weight: str | None, source: str | None, target: str | None, header: bool | None
+) -> Columns:
+    """Find the columns of nodes and weights, and whether the first row names them."""
+    first = rows[0].cells
+    asked = {"--source": source, "--target": target, "weights": weight}
+    by_name = [x for x in asked.values() if x is not None and not _is_column_number(x, len(first))]
+    if by_name and header is False:
+        raise ValueError(f"expected a column number from 1 to {len(first)} with --no-header, got {by_name[0]!r}")
+    for wanted in by_name:
+        if first.count(wanted) != 1:
+            often = "more than once: " if wanted in first else ""
+            raise ValueError(
+                f"expected a column {wanted!r} in the first line of {name}, it has {often}{', '.join(first) or 'nothing'}"
+            )
+    place = {key: None if x is None else first.index(x) if x in by_name else int(x) - 1 for key, x in asked.items()}
+    if header is None:
+        header = bool(by_name) or _is_header(rows, name, place["--source"], place["--target"])
+    u, v = place["--source"], place["--target"]
+    if u is None or v is None:
+        u, v = _named_nodes(first, place["weights"], name) if header else (0, 1)
+    if len({u, v, place["weights"]}) < 3:
+        raise ValueError(f"expected three different columns for two nodes and weights, got {u + 1}, {v + 1} and {weight}")
+    return Columns(first if header else None, u, v, place["weights"])
+
+
+def _is_column_number(text: str, width: int) -> bool:
+    return text.isdecimal() and 1 <= int(text) <= width
+
+
+def _node_columns(names: Sequence[str]) -> list[tuple[int, int]]:
+    """The columns named by the usual pairs of words, each word once: more than one pair is ambiguous."""
+    plain = [re.sub(r"[\s_-]", "", cell.lower()) for cell in names]
+    found = (pair for pair in NODE_WORDS if all(plain.count(word) == 1 for word in pair))
+    return [(plain.index(u), plain.index(v)) for u, v in found]
+
+
+def _named_nodes(names: Sequence[str], weight: int | None, name: str) -> tuple[int, int]:
+    """The node columns of a header: usual words, or the only two columns that are not weights."""
+    known = _node_columns(names)
+    if len(known) == 1:
+        return known[0]
+    left = [i for i, cell in enumerate(names) if i != weight and cell.lower() not in WEIGHT_WORDS]
+    if known or len(left) != 2:
+        raise ValueError(
+            f"expected --source COLUMN and --target COLUMN to name the two columns of nodes, {name} has {', '.join(names)}"
+        )
+    return left[0], left[1]
+
+
+def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> bool:
+    """Whether the first row names columns; a ValueError if it can as well be an edge."""
+    first, below = rows[0].cells, rows[1:]
+    known = _node_columns(first)
+    words = [i for i, cell in enumerate(first) if not is_number(cell)]
+    above = {i for i in words if below and all(i < len(row.cells) and is_number(row.cells[i]) for row in below)}
+    looks = bool(known) or above >= {0, 1} or max(above, default=0) > 1
+    nodes = known[0] if known else ((0, 1) if u is None or v is None else (u, v))
+    ends = {first[i] for i in nodes if i < len(first)}
+    if "" in ends or (not looks and any(is_number(end) for end in ends)):
+        return False
+    again = any(row.cells[i] in ends for row in below for i in nodes if i < len(row.cells))
+    if looks == again and len(ends) == 2:
+        raise ValueError(
+            f"expected --header or --no-header, the first line of {name} ({', '.join(first)}) may name columns or be an edge"
+        )
+    return looks
+
+
+def _check_cells(row: Row, columns: Columns, width: int, name: str) -> None:
+    """Refuse rows with too few or too many cells, or without a name for a node."""
+    cells, needed = row.cells, max(columns.u, columns.v, -1 if columns.weight is None else columns.weight) + 1
+    if len(cells) < needed:
+        raise ValueError(f"expected {needed} columns in line {row.line} of {name}, got {len(cells)}")
+    if len(cells) > width and any(cells[width:]):
+        raise ValueError(
+            f"expected at most {width} columns in line {row.line} of {name}, as in its first line, got {len(cells)}"
+        )
+    for column in (columns.u, columns.v):
+        if not cells[column]:
+            raise ValueError(f"expected a node in column {columns.title(column)} of line {row.line} of {name}, got nothing")
+
+
+def _weights(rows: Sequence[Row], columns: Columns, kind: str, name: str) -> np.ndarray:
+    """Positive, finite weights, or a ValueError that names line, column and file."""
+    assert columns.weight is not None
+    weights = np.empty(len(rows))
+    for i, row in enumerate(rows):
+        cell = row.cells[columns.weight]
+        value = float(cell) if is_number(cell) else math.nan
+        if not (0 < value < math.inf and 1 / value < math.inf):
+            number = "a number" if not is_number(cell) else f"a positive and finite {kind}"
+            point = "; decimals have a point" if re.fullmatch(r"-?\d+,\d+", cell) else ""
+            title = columns.title(columns.weight)
+            raise ValueError(f"expected {number} in line {row.line} of {name}, column {title}, got {cell!r}{point}")
+        weights[i] = value
+    return weights
+
+
+def _unread(columns: Columns, width: int, name: str) -> tuple[str, ...]:
+    """A remark if there are columns that might be weights and none was asked for."""
+    left = [i for i in range(width) if i not in (columns.u, columns.v)]
+    if columns.weight is not None or not left:
+        return ()
+    example = columns.names[left[0]] if columns.names else str(left[0] + 1)
+    titles = ", ".join(columns.title(i) for i in left)
+    return (
+        f"every edge has one ohm: column{'s' if len(left) > 1 else ''} {titles} of {name} "
+        f"{'are' if len(left) > 1 else 'is'} not read (--resistance {example} or --conductance {example} would)",
+    )

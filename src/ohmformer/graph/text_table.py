@@ -1,0 +1,116 @@
+"""Text with columns: decoded, split at a separator, and read line by line, so that errors can name the line."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SEPARATORS = {"tab": "\t", "space": None}
+"""Separators by name; None is any white space."""
+SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", None: "white space"}
+SAMPLE = 20
+"""Lines that are looked at to tell a wrong separator."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one line."""
+
+    line: int
+    cells: list[str]
+
+
+def separator(sep: str) -> str | None:
+    """Turn ``,``, ``;``, ``tab``, ``space`` or any single character into a separator; None is any white space."""
+    if sep in SEPARATORS:
+        return SEPARATORS[sep]
+    if len(sep) != 1 or sep in '"\r\n':
+        raise ValueError(f"expected --sep to be tab, space or a single character such as ';', got {sep!r}")
+    return None if sep == " " else sep
+
+
+def decode(data: bytes, name: str) -> str:
+    """Decode UTF-8, or raise a ValueError that names the encoding problem and the line."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError(f"expected UTF-8 text in {name}, line 1 begins as UTF-16 does; save it as UTF-8")
+    zero = data.find(b"\0")
+    if zero >= 0:
+        line = data.count(b"\n", 0, zero) + 1
+        raise ValueError(f"expected an edge list as text in {name}, line {line} has a zero byte: it is not text")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"expected UTF-8 text in {name}, line {line} has the byte 0x{error.object[error.start]:02x}, "
+            "as files in Latin-1 (ISO 8859-1, Windows-1252) have; save it as UTF-8"
+        ) from None
+
+
+def check_separator(lines: Iterable[str], name: str, delimiter: str | None) -> None:
+    """Raise a ValueError if the first lines look as if another separator were meant than the suffix says."""
+    sample = [re.sub(r'"[^"]*"', "", line.rstrip("\r\n")) for _, line in _content(lines, SAMPLE)]
+    if not sample:
+        return
+    own = {len(line.split()) - 1 if delimiter is None else line.count(delimiter) for line in sample}
+    for other in (";", "\t", ","):
+        counts = {line.count(other) for line in sample}
+        if other == delimiter or 0 in counts or (len(counts) > 1 and own != {0}):
+            continue
+        if delimiter == "\t" and len(own) == 1 and own != {0}:
+            continue
+        if delimiter is None and other == "\t" and all(_cells(line, other) == line.split() for line in sample):
+            continue
+        raise ValueError(
+            f"expected {SEPARATOR_NAMES[delimiter]} between columns, {name} seems to have {SEPARATOR_NAMES[other]}; "
+            f"--sep {_flag(other)} takes those, --sep {_flag(delimiter)} insists"
+        )
+
+
+def read_rows(lines: Iterable[str], name: str, delimiter: str | None) -> list[Row]:
+    """Split lines into cells without blanks around them; empty lines and lines that begin with # are left out."""
+    content = list(_content(lines))
+    if delimiter is None:
+        return [Row(i, line.split()) for i, line in content if line.strip()]
+    reader = csv.reader((line for _, line in content), delimiter=delimiter, skipinitialspace=True, strict=True)
+    rows, done = [], 0
+    try:
+        for cells in reader:
+            if reader.line_num > done + 1:
+                raise csv.Error("a quote is not closed")
+            rows.append(Row(content[done][0], [cell.strip() for cell in cells]))
+            done = reader.line_num
+    except csv.Error as error:
+        line = content[min(done, len(content) - 1)][0]
+        raise ValueError(f"expected cells with closed quotes in line {line} of {name}: {error}") from None
+    return rows
+
+
+def is_number(cell: str) -> bool:
+    """Tell whether a cell is a number as this library reads them: no underscores."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell
+
+
+def _content(lines: Iterable[str], most: int | None = None) -> Iterable[tuple[int, str]]:
+    """Lines with their numbers, without empty ones and comments."""
+    found = 0
+    for i, line in enumerate(lines, 1):
+        if line.strip(" \r\n") and not line.lstrip().startswith("#"):
+            yield i, line
+            found += 1
+            if found == most:
+                return
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return [cell.strip() for cell in line.split(delimiter)]
+
+
+def _flag(delimiter: str | None) -> str:
+    return {"\t": "tab", None: "space"}.get(delimiter) or f"'{delimiter}'"
