@@ -13,8 +13,7 @@ import torch
 import torch_geometric.transforms as T
 from torch_geometric.data import Batch, Data
 
-from measure import side_by_side, write_table
-from ohmformer import native
+from measure import kernels, side_by_side, write_table
 from ohmformer.encoding import LinearTransformerPE
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.experiments.molecules import bonds, read_smiles
@@ -50,7 +49,7 @@ def eigh(batch: Any) -> None:
 @torch.no_grad()
 def encode(model: LinearTransformerPE, batch: Any, compiled: bool = False) -> None:
     """A batch, by torch or by compiled code."""
-    with native.used(compiled):
+    with kernels(compiled):
         model(batch.edge_index, None, batch.batch, batch.num_nodes)
 
 
@@ -114,7 +113,7 @@ def main() -> None:
     header = ["encoding, 9 layers, 8 dimensions", "us a graph", "times PyG's", "times PyG's, undirected", "times eigh"]
     notes = (
         f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200. "
-        "Compiled: after `ohmformer.native.enable()`."
+        "Compiled: by the kernels in C, which are the default."
     )
     print("\n".join("  ".join(row) for row in rows))
     print(write_table("encoding", "Encoding molecules", header, rows, notes=notes))

@@ -10,7 +10,6 @@ import scipy.io
 import scipy.sparse as sp
 from typer.testing import CliRunner
 
-from ohmformer import native
 from ohmformer.apps.command_line.main import app
 from ohmformer.graph.files import read_graph
 
@@ -210,14 +209,3 @@ def test_a_picture_of_too_many_nodes_is_refused(tmp_path):
     assert outcome.exit_code == 2
     assert "1 to 150 nodes for a picture of a circuit, got 301" in outcome.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["path.csv"]
-
-
-def test_compiled_answers_are_the_same_and_a_missing_compiler_is_one_sentence(files, monkeypatch):
-    arguments = files[".csv"], "--resistance", "ohm"
-    assert run(*arguments, "--compiled").stdout == run(*arguments).stdout
-    native._compiled.cache_clear()
-    monkeypatch.setenv("CC", "false")
-    outcome = run(*arguments, "--compiled")
-    assert outcome.exit_code == 2
-    assert outcome.stderr.splitlines()[-1].startswith("error: expected false to compile")
-    assert native.library() is None

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from ohmformer import native
 from ohmformer.apps.report.gallery import SETUP, exhibits
 from tests.docs.blocks import LANGUAGES, ROOT, RUN, blocks, run_bash, run_page
 
@@ -26,8 +25,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_a_folder")
 @pytest.mark.parametrize("name", pages_with(""))
 def test_the_code_of_a_page_runs(name: str):
-    with native.used(False):  # a page that enables compiled code does so for itself alone
-        assert run_page(PAGES[name], name) > 0
+    assert run_page(PAGES[name], name) > 0
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Compiled inference gives the answers of torch, on any graph, and is used only where it can be."""
 
-import shutil
-
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -11,14 +9,8 @@ from ohmformer.encoding import LinearTransformerPE
 from ohmformer.encoding import compiled as engine
 from tests.encoding.molecules import batch_of, fuzzed, molecules
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(native.active() is None, reason="needs native kernels")
 STARTS = [{"phi0": "features", "in_features": 5}, {"phi0": "random"}, {"phi0": "index", "max_nodes": 40}]
-
-
-@pytest.fixture
-def compiled():
-    with native.used():
-        yield
 
 
 def both(model, data):
@@ -34,11 +26,10 @@ def both(model, data):
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "encode", counted)
         ours = model(*arguments)
-        with native.used(False):
+        with native.used("off"):
             return ours, model(*arguments), len(calls)
 
 
-@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("evolve", [False, True])
 @pytest.mark.parametrize("start", STARTS)
 def test_compiled_answers_are_those_of_torch(start, evolve):
@@ -50,7 +41,6 @@ def test_compiled_answers_are_those_of_torch(start, evolve):
     assert calls == 1
 
 
-@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("evolve", [False, True])
 def test_compiled_answers_are_finite_and_those_of_torch_on_any_graph(evolve):
     model = LinearTransformerPE(6, evolve=evolve, **STARTS[1]).eval()
@@ -62,7 +52,6 @@ def test_compiled_answers_are_finite_and_those_of_torch_on_any_graph(evolve):
             torch.testing.assert_close(ours, wanted, atol=1e-3, rtol=0)
 
 
-@pytest.mark.usefixtures("compiled")
 def test_a_hub_of_thousands_of_edges_is_no_matter():
     leaves = torch.arange(1, 20_001)
     star = Data(edge_index=torch.stack([torch.zeros_like(leaves), leaves]).repeat(1, 2), num_nodes=20_001)
@@ -71,13 +60,11 @@ def test_a_hub_of_thousands_of_edges_is_no_matter():
     assert calls == 1
 
 
-@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("options", [{"hidden": 5}, {"degrees": "l1"}, {"phi0": "diagonal"}])
 def test_what_the_source_is_not_written_for_goes_through_torch(options):
     assert both(LinearTransformerPE(6, **{"phi0": "random", **options}).eval(), batch_of(molecules(5)))[2] == 0
 
 
-@pytest.mark.usefixtures("compiled")
 def test_gradients_go_through_torch():
     batch = batch_of(molecules(5))
     model = LinearTransformerPE(6, phi0="random")
@@ -86,21 +73,8 @@ def test_gradients_go_through_torch():
     assert float(model.value.grad.abs().sum()) > 0
 
 
-def test_it_is_used_only_when_asked_for():
+def test_torch_answers_where_kernels_are_off():
     model = LinearTransformerPE(6, phi0="random").eval()
-    assert both(model, batch_of(molecules(5)))[2] == 0
-    native.enable()
     assert both(model, batch_of(molecules(5)))[2] == 1
-    native.disable()
-    assert both(model, batch_of(molecules(5)))[2] == 0
-
-
-def test_a_missing_compiler_is_one_sentence(monkeypatch):
-    native._compiled.cache_clear()
-    monkeypatch.setenv("CC", "false")
-    with pytest.raises(OSError, match=r"expected false to compile sparse\.c, small\.c, .* and attention\.c"):
-        native.enable()
-    monkeypatch.setenv("CC", "")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(OSError, match="expected a C compiler"):
-        native.enable()
+    with native.used("off"):
+        assert both(model, batch_of(molecules(5)))[2] == 0

@@ -1,6 +1,6 @@
 """The sparse engine in compiled code: answers and layers of torch's, residuals to the last bit, on any graph."""
 
-import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -17,14 +17,12 @@ from ohmformer.solve.engines import compiled, sparse
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(native.active() is None, reason="needs native kernels")
 
 
 @pytest.fixture(autouse=True)
 def from_small_graphs_on(monkeypatch):
     monkeypatch.setattr(compiled, "FEWEST", 600)
-    with native.used():
-        yield
 
 
 @pytest.fixture
@@ -74,7 +72,7 @@ def test_eight_bits_take_no_more_layers_than_float32(kind):
         return float(((b - scaled.times(x)).norm(dim=0) / b.norm(dim=0)).max())
 
     for layers in (1, 2, 7, 12, 19):
-        with native.used(False):
+        with native.used("off"):
             wanted = residual(layers)
         assert residual(layers) <= 1.05 * wanted + torch.finfo(torch.float32).eps
     assert residual(60) <= 1e-6  # some per cent off in every layer, and nothing of it stays
@@ -188,8 +186,8 @@ def test_gradients_are_those_of_torch():
     g = random_graph(700, 3000)
     psi = demands_for(g, k=20)
     slopes = []
-    for wanted in (False, True):
-        with native.used(wanted):
+    for context in (native.used("off"), nullcontext()):
+        with context:
             resistance = g.resistance.clone().requires_grad_()
             graph = replace(g, resistance=resistance)
             ohm.potentials(graph, psi, tol=1e-8).value.square().sum().backward()

@@ -1,6 +1,6 @@
 """Small graphs in compiled code: the resistances of LAPACK, the certificates and gradients of torch, on any batch."""
 
-import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -16,13 +16,7 @@ from tests.solve.test_any_graph import anything, ask_everything
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for, graphs
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    with native.used():
-        yield
+pytestmark = pytest.mark.skipif(native.active() is None, reason="needs native kernels")
 
 
 @pytest.fixture
@@ -116,7 +110,7 @@ def test_certificates_are_those_of_torch(batches):
     parts = [random_graph(n, 2 * n, seed=n) for n in range(5, 60)]
     for tol in (1e-3, 1e-6, 1e-10):
         ours = ohm.effective_resistance(Graph.collate(parts), "all", tol=tol)
-        with native.used(False):
+        with native.used("off"):
             theirs = ohm.effective_resistance(Graph.collate(parts), "all", tol=tol)
         assert (ours.method, ours.bound, ours.spectrum) == (theirs.method, theirs.bound, theirs.spectrum)
         assert ours.layers <= theirs.layers + 1
@@ -149,8 +143,8 @@ def test_ill_conditioned_and_large_graphs_stay_with_torch(batches):
 def test_potentials_edges_and_gradients_are_those_of_torch(batches):
     g = Graph.collate([random_graph(20, 30), random_graph(33, 50, parts=2), path(7)])
     psi, found = demands_for(g), []
-    for wanted in (False, True):
-        with native.used(wanted):
+    for context in (native.used("off"), nullcontext()):
+        with context:
             resistance = g.resistance.clone().requires_grad_()
             graph = replace(g, resistance=resistance)
             edges, pairs = (ohm.effective_resistance(graph, p, tol=1e-9).value for p in ("edges", "all"))

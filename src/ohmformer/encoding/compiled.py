@@ -1,4 +1,4 @@
-"""Inference by ``layers.c``, for who asks for compiled code: several times faster on molecules, same answers.
+"""Inference by the kernel ``ohm_encode``: several times faster on molecules, same answers.
 
 It takes float32 on the CPU without gradients, Gram degrees, eight channels, any start but ``diagonal``; with B evolving,
 batches whose graphs have up to 64 nodes. All else goes through torch as before.
@@ -16,20 +16,19 @@ from ohmformer import native
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.inputs import Pairs
 
-CHANNELS, WIDTH = 8, 64
-"""What the source is written for."""
+LIMITS = native.KERNELS["ohm_encode"].limits
 
 
 def fits(pairs: Pairs, start: Tensor, layers: Sequence[Layer], *, evolve: bool) -> bool:
     """Whether compiled code is there and does what is asked for."""
     leaves = start, pairs.weight, layers[0].value
     return (
-        native.library() is not None
+        native.active() is not None
         and not pairs.l1
         and start.device.type == "cpu"
         and start.dtype == torch.float32
-        and start.shape[1] == CHANNELS
-        and (pairs.graph.width <= WIDTH or not evolve)
+        and start.shape[1] == LIMITS["channels"]
+        and (pairs.graph.width <= LIMITS["evolving_nodes"] or not evolve)
         and max(pairs.graph.width, len(pairs.u)) < 2**29
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in leaves))
     )
@@ -39,8 +38,6 @@ def encode(
     pairs: Pairs, start: Float[Tensor, "nodes channels"], layers: Sequence[Layer], *, evolve: bool, unit_start: bool
 ) -> Float[Tensor, "nodes channels"]:
     """Phi after all layers, of every node."""
-    library = native.library()
-    assert library is not None
     graph, u, v, weight = pairs.graph, pairs.u, pairs.v, pairs.weight.detach()
     owner = graph.batch.index_select(0, u)
     if bool((owner.diff() < 0).any()):
@@ -50,11 +47,10 @@ def encode(
     first_node, first_edge = (torch.cat([x.new_zeros(1), x.cumsum(0)]) for x in (graph.graph_sizes, edges))
     weights = torch.stack([_row(layer) for layer in layers])
     phi = start.detach().clone(memory_format=torch.contiguous_format)
-    arrays = [*(x.contiguous() for x in (first_node, first_edge, u, v, weight, weights)), phi]
+    arrays = [x.contiguous() for x in (first_node, first_edge, u, v, weight, weights)]
     most = int(edges.max()) if len(edges) else 0
     numbers = graph.num_graphs, graph.width, most, len(layers), evolve, unit_start
-    if library.ohm_encode(*numbers, *(x.data_ptr() for x in arrays)):
-        raise MemoryError(f"expected memory for a graph of {graph.width} nodes and {most} edges, there is none")
+    native.call("ohm_encode", *numbers, *arrays, phi)
     return phi
 
 

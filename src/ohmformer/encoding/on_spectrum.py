@@ -18,8 +18,8 @@ from torch.nn.functional import pad
 from ohmformer import native
 from ohmformer.encoding.dynamics import TINY, Layer
 
-LANES = 16
-"""Channels that compiled code has room for."""
+LANES = native.KERNELS["ohm_on_spectrum"].limits["channels"]
+"""Channels that the kernel works on, those that are not used padded with zeros."""
 
 
 def spectral_layers(
@@ -77,7 +77,7 @@ def _compiles(values: Tensor, later: Tensor, value: Tensor) -> bool:
     """Whether compiled code is there and written for this: float32 on the CPU, eigenvalues that are given."""
     given = not (torch.is_grad_enabled() and (values.requires_grad or later.requires_grad))
     plain = values.device.type == "cpu" and values.dtype == value.dtype == torch.float32
-    return native.library() is not None and given and plain and value.shape[1] <= LANES
+    return native.active() is not None and given and plain and value.shape[1] <= LANES
 
 
 class _Compiled(torch.autograd.Function):
@@ -87,7 +87,9 @@ class _Compiled(torch.autograd.Function):
     def forward(ctx: Any, first: Tensor, later: Tensor, sizes: Tensor, weights: Tensor, restore: bool) -> Tensor:
         arrays = first.contiguous(), later.contiguous(), sizes.contiguous(), weights.contiguous()
         out = first.new_empty(*first.shape, LANES)
-        native.call("ohm_on_spectrum", *first.shape, len(weights), int(restore), *arrays, out)
+        ctx.library = library = native.active()
+        assert library is not None
+        library.call("ohm_on_spectrum", *first.shape, len(weights), int(restore), *arrays, out)
         ctx.save_for_backward(*arrays)
         ctx.restore = restore
         return out
@@ -97,8 +99,7 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         first, later, sizes, weights = ctx.saved_tensors
         arrays, found = (first, later, sizes, weights, gradients[0].contiguous()), torch.empty_like(weights)
-        with native.used():
-            native.call("ohm_on_spectrum_backward", *first.shape, len(weights), int(ctx.restore), *arrays, found)
+        ctx.library.call("ohm_on_spectrum_backward", *first.shape, len(weights), int(ctx.restore), *arrays, found)
         return None, None, None, found, None
 
 

@@ -145,9 +145,6 @@ def solve(
     eps: Annotated[float | None, typer.Option(help="Estimate resistances of large graphs within 1 +- eps.")] = None,
     tol: Annotated[float | None, typer.Option(help="The largest residual that will do: 1e-6, or eps / 1000.")] = None,
     method: Annotated[str, typer.Option(help="A construction or solver by name.")] = "auto",
-    compiled: Annotated[
-        bool, typer.Option("--compiled", help="Use a C compiler: faster with --eps on large graphs.")
-    ] = False,
     out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .tsv, .npz or .parquet.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Picture to write, for flow and potentials.")] = None,
 ) -> None:
@@ -155,13 +152,11 @@ def solve(
     try:
         if plot is not None and task not in (Task.flow, Task.potentials):
             raise ValueError(f"expected --task flow or potentials for --plot, got {task}")
-        from ohmformer import native
         from ohmformer.graph.files import read_graph, write_table
 
         named = read_graph(file, resistance=resistance, conductance=conductance)
         typer.echo(f"{named.graph} from {file}", err=True)
-        with native.used(compiled):
-            table, answer = _ask(named, Question(task, source, sink, s, k, eps, tol, method, plot))
+        table, answer = _ask(named, Question(task, source, sink, s, k, eps, tol, method, plot))
         bound = "none" if answer.bound is None else f"{answer.bound:.1e}"
         note = f"; {answer.note}" if answer.note else ""
         certificate = f"residual {answer.residual:.1e}, proved bound {bound}"

@@ -1,4 +1,4 @@
-"""The sparse engine in compiled code, for who asks for it: directions in eight bits, residuals in float64.
+"""The sparse engine by the kernels ``ohm_direction`` and ``ohm_residual``: directions in eight bits, residuals in float64.
 
 Chebyshev's construction moves the potentials by a direction a layer, ``d_{l+1} = (omega - 1) d_l + omega r_l`` with
 ``r = gamma (psi - N x)``. Most of a layer's time goes into fetching rows of what N is multiplied with, so the directions are
@@ -34,7 +34,7 @@ DEEPEST = 64
 
 def pays(nodes: int, device: torch.device) -> bool:
     """Whether compiled code is there, and of use for graphs of this size."""
-    return native.library() is not None and nodes >= FEWEST and device.type == "cpu"
+    return native.active() is not None and nodes >= FEWEST and device.type == "cpu"
 
 
 def padded(demands: int) -> int:

@@ -1,6 +1,6 @@
-"""Inverses of small graphs by ``small.c``, for who asks for compiled code: graph by graph, as :mod:`.cubing`.
+"""Inverses of small graphs by the kernel ``ohm_invert``, graph by graph, as :mod:`.cubing`.
 
-It takes batches on the CPU whose graphs have up to 64 nodes and 2,048 edges and can be done in float32.
+It takes batches on the CPU whose graphs are within the limits of the kernel and can be done in float32.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ohmformer.solve.engines.cubing import MOST_SQUARINGS, Plan
 if TYPE_CHECKING:
     from ohmformer.solve.engines.small import Buckets
 
-NODES, EDGES, LAYERS, DEGREE = 64, 2048, 12, 9
-"""What the source is written for: nodes and edges of a graph, layers of cubing, and the degree of the first of them."""
+NODES, EDGES, LAYERS, DEGREE = (native.KERNELS["ohm_invert"].limits[name] for name in ("nodes", "edges", "layers", "degree"))
+"""Limits of the kernel: nodes and edges of a graph, layers of cubing, and the degree of the first of them."""
 
 
 def takes(graph: Graph, plans: Sequence[Plan]) -> bool:
     """Whether compiled code is there and written for these graphs."""
     return (
-        native.library() is not None
+        native.active() is not None
         and graph.device.type == "cpu"
         and graph.width <= NODES
         and (graph.num_edges <= EDGES or int(_edges_of(graph).max()) <= EDGES)
@@ -75,7 +75,7 @@ def all_pairs(
     graph: Graph, buckets: Buckets, buffer: Float[Tensor, " entries"]
 ) -> Float[Tensor, "graphs width width"] | None:
     """Effective resistances of all pairs, ``inf`` between components, zero on padding; or None where it is not taken."""
-    if native.library() is None or buffer.device.type != "cpu" or buffer.requires_grad or graph.width > NODES:
+    if native.active() is None or buffer.device.type != "cpu" or buffer.requires_grad or graph.width > NODES:
         return None
     out = buffer.new_empty(graph.num_graphs, graph.width, graph.width)
     label = None if graph.connected else graph.components

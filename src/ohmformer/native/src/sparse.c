@@ -1,8 +1,6 @@
-/* What the sparse engine does on large graphs: see compiled.py.
- *
- * C with the vectors of gcc and clang, without torch's headers.
- */
-#include <stdint.h>
+/* A Chebyshev layer and the residual on large graphs. */
+#include "kernel.h"
+
 #include <string.h>
 
 #define AHEAD 32 /* entries of the matrix by which rows are asked for in advance */
@@ -30,6 +28,8 @@ static const Words CODE = {0x01010101, 0x01010101}; /* the bits of a row's first
 static const Vector COARSE = {2, 2, 1, 1, 1, 1, 1, 1}, FINE = {0.5f, 0.5f, 1, 1, 1, 1, 1, 1};
 
 typedef struct {
+    int64_t groups, entries;
+    float omega;
     const int32_t *start, *column; /* I - gamma N, by rows */
     const float *value;
     const Words *old; /* the direction before */
@@ -73,9 +73,10 @@ static inline Vector floats(const Words *row, int g) {
 }
 
 /* residual <- residual - gamma N old; new <- (omega - 1) old + omega residual, rounded to bytes; sum <- sum + old + new */
-static inline __attribute__((always_inline)) void rows(int64_t first, int64_t last, int64_t entries, const int groups,
-                                                       float omega, Arrays a) {
+INLINE void rows(int64_t first, int64_t last, const int groups, const Arrays a) {
     const int words = groups / 4;
+    const int64_t entries = a.entries;
+    const float omega = a.omega;
     for (int64_t i = first; i < last; i++) {
         Vector left[MOST], own[MOST];
         const float own_scale = scale_of(code_in(a.old + words * i));
@@ -115,16 +116,17 @@ static inline __attribute__((always_inline)) void rows(int64_t first, int64_t la
     }
 }
 
-void ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, const int32_t *start, const int32_t *column,
-                   const float *value, const void *old, void *new, void *residual, void *sum) {
-    const Arrays a = {start, column, value, old, new, residual, sum};
-    const int64_t entries = start[nodes];
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t first = 0; first < nodes; first += SHARE) {
-        const int64_t last = first + SHARE < nodes ? first + SHARE : nodes;
-        if (groups == 4) rows(first, last, entries, 4, omega, a);
-        if (groups == 8) rows(first, last, entries, 8, omega, a);
-    }
+static int direction(const void *arguments, int64_t first, int64_t last) {
+    const Arrays *a = arguments;
+    if (a->groups == 4) rows(first, last, 4, *a);
+    if (a->groups == 8) rows(first, last, 8, *a);
+    return 0;
+}
+
+EXPORT int ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, const int32_t *start,
+                         const int32_t *column, const float *value, const void *old, void *new, void *residual, void *sum) {
+    const Arrays a = {groups, start[nodes], omega, start, column, value, old, new, residual, sum};
+    return share_out(threads, nodes, SHARE, direction, &a);
 }
 
 /* ------------------------------------------------------------------------------------------------ the residual */
@@ -133,28 +135,41 @@ void ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, 
 
 typedef double Quad __attribute__((vector_size(32), aligned(8)));
 
-/* left <- psi - L phi in float64, for so many demands; a row of phi and psi begins stride numbers after the one before */
-void ohm_residual(int64_t threads, int64_t nodes, int64_t demands, int64_t stride, const int32_t *start, const int32_t *column,
-                  const double *value, const double *phi, const double *psi, double *left) {
-    const int64_t entries = start[nodes];
-#pragma omp parallel for schedule(dynamic, SHARE) num_threads(threads)
-    for (int64_t i = 0; i < nodes; i++) {
+typedef struct {
+    int64_t demands, stride, entries;
+    const int32_t *start, *column;
+    const double *value, *phi, *psi;
+    double *left;
+} Residual;
+
+static int residual(const void *arguments, int64_t first, int64_t last) {
+    const Residual *a = arguments;
+    const int64_t demands = a->demands, stride = a->stride;
+    for (int64_t i = first; i < last; i++) {
         for (int64_t b = 0; b < demands; b += BLOCK) {
             const int64_t wide = demands - b < BLOCK ? demands - b : BLOCK;
             Quad sum[BLOCK / 4] = {{0}};
-            memcpy(sum, psi + stride * i + b, wide * sizeof(double));
-            for (int64_t e = start[i]; e < start[i + 1]; e++) {
-                const double *row = phi + stride * column[e] + b;
+            memcpy(sum, a->psi + stride * i + b, wide * sizeof(double));
+            for (int64_t e = a->start[i]; e < a->start[i + 1]; e++) {
+                const double value = a->value[e], *row = a->phi + stride * a->column[e] + b;
                 if (b == 0) { /* the whole row, some entries ahead */
-                    const char *soon = (const char *)(phi + stride * column[e + AHEAD < entries ? e + AHEAD : e]);
+                    const char *soon = (const char *)(a->phi + stride * a->column[e + AHEAD < a->entries ? e + AHEAD : e]);
                     for (int64_t line = 0; line < 8 * demands; line += 64) FETCH(soon + line);
                 }
                 if (wide == BLOCK)
-                    for (int q = 0; q < BLOCK / 4; q++) sum[q] -= value[e] * ((const Quad *)row)[q];
+                    for (int q = 0; q < BLOCK / 4; q++) sum[q] -= value * ((const Quad *)row)[q];
                 else
-                    for (int64_t c = 0; c < wide; c++) ((double *)sum)[c] -= value[e] * row[c];
+                    for (int64_t c = 0; c < wide; c++) ((double *)sum)[c] -= value * row[c];
             }
-            memcpy(left + demands * i + b, sum, wide * sizeof(double));
+            memcpy(a->left + demands * i + b, sum, wide * sizeof(double));
         }
     }
+    return 0;
+}
+
+/* left <- psi - L phi in float64, for so many demands; a row of phi and psi begins stride numbers after the one before */
+EXPORT int ohm_residual(int64_t threads, int64_t nodes, int64_t demands, int64_t stride, const int32_t *start,
+                        const int32_t *column, const double *value, const double *phi, const double *psi, double *left) {
+    const Residual a = {demands, stride, start[nodes], start, column, value, phi, psi, left};
+    return share_out(threads, nodes, SHARE, residual, &a);
 }

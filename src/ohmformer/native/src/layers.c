@@ -1,16 +1,16 @@
-/* The layers of dynamics.py for inference in float32, graph by graph, so that all of a molecule is in the first cache.
+/* The layers of the learned encoding for inference in float32, graph by graph, so that all of a molecule is in the first cache.
  *
- * C without torch's headers, with the vectors of gcc and clang: native.py compiles it with the machine's compiler and calls it
- * through ctypes. A row of Phi is one vector of eight channels. Where B evolves, a row of N is WIDTH / 8 of them, zero beyond
- * the graph.
+ * A row of Phi is one vector of eight channels. Where B evolves, a row of N is WIDTH / 8 of them, zero beyond the graph.
  */
+#include "kernel.h"
+
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define K 8      /* channels */
-#define WIDTH 64 /* most nodes of a graph whose B evolves */
+#define K ENCODE_CHANNELS
+#define WIDTH ENCODE_NODES /* most nodes of a graph whose B evolves */
+#define SHARE 16           /* graphs that a thread takes at a time */
 #define ROW (WIDTH / K)
 #define TINY 1e-12f
 #define SEARCHED 16 /* entries of a row among which one of the same place is looked for */
@@ -173,57 +173,71 @@ static void moving(int n, Matrix seen, Vector *root, Vector *out, const Layer *l
 
 /* ------------------------------------------------------------------------------------------------ a batch */
 
+typedef struct {
+    int64_t most_nodes, most_edges, depth, evolve, unit_start;
+    const int64_t *first_node, *first_edge, *u, *v;
+    const float *weight;
+    const Layer *layers;
+    Vector *phi;
+} Batch;
+
+static void encode_one(const Batch *a, int64_t g, Vector *next, int *indices, float *numbers, Matrix seen) {
+    const int64_t base = a->first_node[g], begin = a->first_edge[g], end = a->first_edge[g + 1];
+    const int n = (int)(a->first_node[g + 1] - base);
+    float *degree = numbers, *down = degree + n, total = 0;
+    Rows rows = {indices, indices + n + 1, indices + 2 * n + 1, down + n, down + 2 * n};
+    memset(degree, 0, sizeof(float) * n);
+    memset(rows.first, 0, sizeof(int) * (n + 1));
+    for (int64_t e = begin; e < end; e++) {
+        int i = (int)(a->u[e] - base), j = (int)(a->v[e] - base);
+        degree[i] += a->weight[e], degree[j] += a->weight[e], total += 2 * a->weight[e];
+        rows.first[i + 1]++, rows.first[j + 1]++;
+    }
+    for (int i = 0; i < n; i++) {
+        down[i] = degree[i] > 0 ? 1.0f / sqrtf(degree[i]) : 0.0f;
+        rows.diagonal[i] = degree[i] > 0;
+        rows.end[i] = rows.first[i], rows.first[i + 1] += rows.first[i];
+    }
+    if (a->evolve) {
+        Vector root[ROW] = {all(0)};
+        memset(seen, 0, sizeof(Vector) * ROW * n);
+        for (int i = 0; i < n; i++) {
+            ((float *)root)[i] = total > 0 ? sqrtf(degree[i] / total) : 0.0f;
+            ((float *)seen[i])[i] = rows.diagonal[i];
+        }
+        for (int64_t e = begin; e < end; e++) {
+            int i = (int)(a->u[e] - base), j = (int)(a->v[e] - base);
+            float x = a->weight[e] * down[i] * down[j];
+            ((float *)seen[i])[j] -= x, ((float *)seen[j])[i] -= x;
+        }
+        moving(n, seen, root, a->phi + base, a->layers, (int)a->depth, (int)a->unit_start);
+    } else {
+        for (int64_t e = begin; e < end; e++) {
+            int i = (int)(a->u[e] - base), j = (int)(a->v[e] - base);
+            float x = -a->weight[e] * down[i] * down[j];
+            add(&rows, i, j, x), add(&rows, j, i, x);
+        }
+        fixed(n, &rows, a->phi + base, next, a->layers, (int)a->depth, (int)a->unit_start);
+    }
+}
+
+static int encode(const void *arguments, int64_t first, int64_t last) {
+    static _Thread_local Matrix seen;
+    const Batch *a = arguments;
+    Vector *next = malloc(sizeof(Vector) * (a->most_nodes + 1));
+    int *indices = malloc(sizeof(int) * (2 * a->most_nodes + 2 * a->most_edges + 2));
+    float *numbers = malloc(sizeof(float) * (3 * a->most_nodes + 2 * a->most_edges + 1));
+    const int full = !next || !indices || !numbers;
+    for (int64_t g = first; g < last && !full; g++) encode_one(a, g, next, indices, numbers, seen);
+    free(next), free(indices), free(numbers);
+    return full;
+}
+
 /* The edges (u, v) of graph g are first_edge[g] .. first_edge[g + 1]. phi is replaced by the answer. most_nodes and most_edges
  * are those of any graph. Returns zero, or one where there is no memory. */
-int ohm_encode(int64_t graphs, int64_t most_nodes, int64_t most_edges, int64_t depth, int64_t evolve, int64_t unit_start,
-               const int64_t *first_node, const int64_t *first_edge, const int64_t *u, const int64_t *v, const float *weight,
-               const float *weights, Vector *phi) {
-    static _Thread_local Matrix seen;
-    Layer *layers = malloc(sizeof(Layer) * depth);
-    Vector *next = malloc(sizeof(Vector) * (most_nodes + 1));
-    int *indices = malloc(sizeof(int) * (2 * most_nodes + 2 * most_edges + 2));
-    float *numbers = malloc(sizeof(float) * (3 * most_nodes + 2 * most_edges + 1));
-    int full = !layers || !next || !indices || !numbers;
-    if (!full) memcpy(layers, weights, sizeof(Layer) * depth);
-    for (int64_t g = 0; g < graphs && !full; g++, phi += first_node[g] - first_node[g - 1]) {
-        int64_t base = first_node[g], begin = first_edge[g], end = first_edge[g + 1];
-        int n = (int)(first_node[g + 1] - base);
-        float *degree = numbers, *down = degree + n, total = 0;
-        Rows rows = {indices, indices + n + 1, indices + 2 * n + 1, down + n, down + 2 * n};
-        memset(degree, 0, sizeof(float) * n);
-        memset(rows.first, 0, sizeof(int) * (n + 1));
-        for (int64_t e = begin; e < end; e++) {
-            int i = (int)(u[e] - base), j = (int)(v[e] - base);
-            degree[i] += weight[e], degree[j] += weight[e], total += 2 * weight[e];
-            rows.first[i + 1]++, rows.first[j + 1]++;
-        }
-        for (int i = 0; i < n; i++) {
-            down[i] = degree[i] > 0 ? 1.0f / sqrtf(degree[i]) : 0.0f;
-            rows.diagonal[i] = degree[i] > 0;
-            rows.end[i] = rows.first[i], rows.first[i + 1] += rows.first[i];
-        }
-        if (evolve) {
-            Vector root[ROW] = {all(0)};
-            memset(seen, 0, sizeof(Vector) * ROW * n);
-            for (int i = 0; i < n; i++) {
-                ((float *)root)[i] = total > 0 ? sqrtf(degree[i] / total) : 0.0f;
-                ((float *)seen[i])[i] = rows.diagonal[i];
-            }
-            for (int64_t e = begin; e < end; e++) {
-                int i = (int)(u[e] - base), j = (int)(v[e] - base);
-                float x = weight[e] * down[i] * down[j];
-                ((float *)seen[i])[j] -= x, ((float *)seen[j])[i] -= x;
-            }
-            moving(n, seen, root, phi, layers, (int)depth, (int)unit_start);
-        } else {
-            for (int64_t e = begin; e < end; e++) {
-                int i = (int)(u[e] - base), j = (int)(v[e] - base);
-                float x = -weight[e] * down[i] * down[j];
-                add(&rows, i, j, x), add(&rows, j, i, x);
-            }
-            fixed(n, &rows, phi, next, layers, (int)depth, (int)unit_start);
-        }
-    }
-    free(layers), free(next), free(indices), free(numbers);
-    return full;
+EXPORT int ohm_encode(int64_t threads, int64_t graphs, int64_t most_nodes, int64_t most_edges, int64_t depth, int64_t evolve,
+                      int64_t unit_start, const int64_t *first_node, const int64_t *first_edge, const int64_t *u,
+                      const int64_t *v, const float *weight, const void *layers, void *phi) {
+    const Batch a = {most_nodes, most_edges, depth, evolve, unit_start, first_node, first_edge, u, v, weight, layers, phi};
+    return share_out(threads, graphs, SHARE, encode, &a);
 }

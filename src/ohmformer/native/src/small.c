@@ -1,20 +1,21 @@
-/* What cubing.py does, for small graphs, one after the other, so that all of a molecule's matrices are in the first caches.
+/* Inverses of small graphs by Chebyshev cubing, graph by graph, so that all of a molecule's matrices are in the first caches.
  *
- * C with the vectors of gcc and clang, without torch's headers. A matrix is its rows, each filled up with zeros to whole
- * vectors of floats; the number of rows is filled up to a multiple of four.
+ * A matrix is its rows, each filled up with zeros to whole vectors of floats; the number of rows is filled up to a multiple of
+ * four.
  */
-#include <math.h>
-#include <stdint.h>
+#include "kernel.h"
 
-#define NODES 64    /* most of a graph */
-#define EDGES 2048  /* most of a graph */
-#define LAYERS 12   /* most of cubing */
-#define STEPPED 2   /* layers that are made of steps */
-#define DEGREE 9    /* of the polynomial they make: 3^STEPPED */
-#define SPARSE 4    /* if no more than one entry of so many is not zero */
-#define K 8         /* lanes of a vector */
-#define ROWS 4      /* that a product makes at once */
-#define FEWEST 8    /* graphs that a thread takes at a time */
+#include <math.h>
+
+#define NODES SMALL_NODES
+#define EDGES SMALL_EDGES
+#define LAYERS SMALL_LAYERS
+#define DEGREE SMALL_DEGREE /* 3^STEPPED */
+#define STEPPED 2           /* layers that are made of steps */
+#define SPARSE 4            /* if no more than one entry of so many is not zero */
+#define K 8                 /* lanes of a vector */
+#define ROWS 4              /* that a product makes at once */
+#define SHARE 8             /* graphs that a thread takes at a time */
 
 typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
 
@@ -35,21 +36,20 @@ typedef struct { /* one graph */
     const int64_t *label; /* of the component */
 } Graph;
 
-typedef struct { /* room for the work on one graph */
+typedef struct { /* what one thread works in */
     Entries entries;
     double onto[NODES * NODES], sum[NODES * NODES];
     float matrices[5 * (NODES * NODES + K)];
-} Room;
+} Workspace;
 
 /* Matrices lie close to each other: if they began at like addresses they would be after the same places in the cache. */
-static float *matrix(Room *room, const Graph *g, int number) { return room->matrices + number * (g->n * g->width + K); }
+static float *matrix(Workspace *work, const Graph *g, int number) { return work->matrices + number * (g->n * g->width + K); }
 
 /* How many vectors of so many columns to work on together: three, but four as two and two */
 static int at_once(int columns) { return columns == 4 * K ? 2 : columns < 3 * K ? columns / K : 3; }
 
 /* ROWS rows and some vectors of columns of by a b */
-static inline __attribute__((always_inline)) void tile(int n, int width, const int columns, const float *a, const float *b,
-                                                       float *out, float by) {
+INLINE void tile(int n, int width, const int columns, const float *a, const float *b, float *out, float by) {
     Vector sum[ROWS][3] = {0}, row[3];
     for (int k = 0; k < n; k++) {
         for (int c = 0; c < columns; c++) row[c] = *(const Vector *)(b + k * width + c * K);
@@ -109,8 +109,7 @@ static void find_entries(const Graph *g, int64_t node, int64_t edges, const int6
 }
 
 /* Some vectors of columns of r <- r - N move */
-static inline __attribute__((always_inline)) void take_off(const Graph *g, const Entries *entries, const int columns,
-                                                           const float *move, float *r) {
+INLINE void take_off(const Graph *g, const Entries *entries, const int columns, const float *move, float *r) {
     for (int i = 0; i < g->n; i++) {
         Vector *row = (Vector *)(r + i * g->width), left[3];
         for (int c = 0; c < columns; c++) left[c] = row[c];
@@ -137,15 +136,15 @@ static void step(const Graph *g, const Entries *entries, float omega, float gamm
     }
 }
 
-/* The polynomial of ChebyshevCubing in N, as cubing._cube, in one of the room's first two matrices. If N has few entries its
- * first layers are made of steps: cubing the polynomial of degree m gives that of degree 3 m, and so do 2 m steps. */
-static float *cube(const Graph *g, Room *room, const Plan *plan) {
-    const Entries *entries = &room->entries;
+/* The polynomial of ChebyshevCubing in N, as cubing._cube, in one of the first two matrices of the workspace. If N has few
+ * entries its first layers are made of steps: cubing the polynomial of degree m gives that of degree 3 m, and so do 2 m steps. */
+static float *cube(const Graph *g, Workspace *work, const Plan *plan) {
+    const Entries *entries = &work->entries;
     const int n = g->n, width = g->width, size = n * width, layers = plan->layers;
-    float *x = matrix(room, g, 0), *next_x = matrix(room, g, 1), *other;
-    float *r = matrix(room, g, 2), *next = matrix(room, g, 3), *square = matrix(room, g, 4);
+    float *x = matrix(work, g, 0), *next_x = matrix(work, g, 1), *other;
+    float *r = matrix(work, g, 2), *next = matrix(work, g, 3), *square = matrix(work, g, 4);
     int done = 0, degree = 1;
-    for (int c = 0; c < size; c++) x[c] = next[c] = 0, r[c] = room->onto[c];
+    for (int c = 0; c < size; c++) x[c] = next[c] = 0, r[c] = work->onto[c];
     step(g, entries, plan->omega[0], plan->start, next, x, r);
     if (entries->first[n] * SPARSE <= n * n)
         for (; done < layers && done < STEPPED; done++)
@@ -166,14 +165,14 @@ static float *cube(const Graph *g, Room *room, const Plan *plan) {
 }
 
 /* left <- P - N sum; the norm of the longest column of D^1/2 (P - N sum) D^-1/2 */
-static double take_left(const Graph *g, const Room *room, float *left) {
+static double take_left(const Graph *g, const Workspace *work, float *left) {
     const int n = g->n, width = g->width;
-    const Entries *entries = &room->entries;
+    const Entries *entries = &work->entries;
     double squares[NODES] = {0}, row[NODES], longest = 0;
     for (int i = 0; i < n; i++) {
-        for (int j = 0; j < width; j++) row[j] = room->onto[i * width + j];
+        for (int j = 0; j < width; j++) row[j] = work->onto[i * width + j];
         for (int e = entries->first[i]; e < entries->first[i + 1]; e++) {
-            const double *other = room->sum + entries->column[e] * width;
+            const double *other = work->sum + entries->column[e] * width;
             for (int j = 0; j < width; j++) row[j] -= entries->value[e] * other[j];
         }
         const double degree = i < g->nodes ? g->degree[i] : 0;
@@ -189,69 +188,104 @@ static double take_left(const Graph *g, const Room *room, float *left) {
     return longest;
 }
 
+typedef struct {
+    int64_t most;
+    double tol;
+    const int64_t *first_node, *first_edge, *tail, *head;
+    const double *resistance, *degree, *root, *null;
+    const int64_t *label;
+    const Plan *plans;
+    const int64_t *plan_of, *base, *stride;
+    double *out, *residual;
+    int64_t *squared;
+} Inversion;
+
+static int invert(const void *arguments, int64_t first, int64_t last) {
+    const Inversion *a = arguments;
+    Workspace work;
+    for (int64_t number = first; number < last; number++) {
+        const int64_t node = a->first_node[number], edge = a->first_edge[number], nodes = a->first_node[number + 1] - node;
+        const int64_t stride = a->stride[number];
+        const int n = (nodes + ROWS - 1) / ROWS * ROWS, width = (nodes + K - 1) / K * K, size = n * width;
+        const Graph g = {nodes, n, width, a->degree + node, a->root + node, a->null + node, a->label + node};
+        const Plan *plan = a->plans + a->plan_of[number];
+        project(&g, work.onto);
+        find_entries(&g, node, a->first_edge[number + 1] - edge, a->tail + edge, a->head + edge, a->resistance + edge,
+                     &work.entries);
+
+        float *x = cube(&g, &work, plan), *more = matrix(&work, &g, 2), *left = matrix(&work, &g, 3);
+        for (int c = 0; c < size; c++) work.sum[c] = x[c];
+        double before = INFINITY, now = take_left(&g, &work, left);
+        int64_t done = 0;
+        while (done < plan->squarings || (now > a->tol && done < a->most && now < before / 2)) {
+            before = now;
+            for (int c = 0; c < size; c++) x[c] = work.sum[c];
+            multiply(n, width, x, left, more, 1);
+            for (int c = 0; c < size; c++) work.sum[c] += more[c];
+            now = take_left(&g, &work, left);
+            done++;
+        }
+        a->residual[number] = now, a->squared[number] = done;
+
+        for (int64_t i = 0; i < stride; i++) {
+            double *row = a->out + a->base[number] + i * stride;
+            for (int64_t j = 0; j < stride; j++) row[j] = 0;
+            if (i < nodes)
+                for (int64_t j = 0; j < nodes; j++)
+                    row[j] = 0.5 * g.root[i] * g.root[j] * (work.sum[i * width + j] + work.sum[j * width + i]);
+        }
+    }
+    return 0;
+}
+
 /* out <- D^-1/2 N^+ D^-1/2 of every graph, in matrices of `stride` columns, zero beyond the graph, which begin
  * at `base`. Of every graph, its residual and how often it was squared are kept: at least as often as its plan says, and at
  * most `most` times while the residual is beyond tol and each time halves it. Edges are in the order of their graphs. */
-void ohm_invert(int64_t threads, int64_t graphs, int64_t most, double tol, const int64_t *first_node,
-                const int64_t *first_edge, const int64_t *tail, const int64_t *head, const double *resistance,
-                const double *degree, const double *root, const double *null, const int64_t *label, const Plan *plans,
-                const int64_t *plan_of, const int64_t *base, const int64_t *stride, double *out, double *residual,
-                int64_t *squared) {
-#pragma omp parallel for schedule(dynamic, FEWEST) num_threads(threads) if (graphs >= 2 * FEWEST)
-    for (int64_t number = 0; number < graphs; number++) {
-        Room room;
-        const int64_t node = first_node[number], edge = first_edge[number], nodes = first_node[number + 1] - node;
-        const int n = (nodes + ROWS - 1) / ROWS * ROWS, width = (nodes + K - 1) / K * K, size = n * width;
-        const Graph g = {nodes, n, width, degree + node, root + node, null + node, label + node};
-        const Plan *plan = plans + plan_of[number];
-        project(&g, room.onto);
-        find_entries(&g, node, first_edge[number + 1] - edge, tail + edge, head + edge, resistance + edge, &room.entries);
+EXPORT int ohm_invert(int64_t threads, int64_t graphs, int64_t most, double tol, const int64_t *first_node,
+                      const int64_t *first_edge, const int64_t *tail, const int64_t *head, const double *resistance,
+                      const double *degree, const double *root, const double *null, const int64_t *label, const Plan *plans,
+                      const int64_t *plan_of, const int64_t *base, const int64_t *stride, double *out, double *residual,
+                      int64_t *squared) {
+    const Inversion a = {most, tol,   first_node, first_edge, tail, head,   resistance, degree,   root,
+                         null, label, plans,      plan_of,    base, stride, out,        residual, squared};
+    return share_out(threads, graphs, SHARE, invert, &a);
+}
 
-        float *x = cube(&g, &room, plan), *more = matrix(&room, &g, 2), *left = matrix(&room, &g, 3);
-        for (int c = 0; c < size; c++) room.sum[c] = x[c];
-        double before = INFINITY, now = take_left(&g, &room, left);
-        int64_t done = 0;
-        while (done < plan->squarings || (now > tol && done < most && now < before / 2)) {
-            before = now;
-            for (int c = 0; c < size; c++) x[c] = room.sum[c];
-            multiply(n, width, x, left, more, 1);
-            for (int c = 0; c < size; c++) room.sum[c] += more[c];
-            now = take_left(&g, &room, left);
-            done++;
-        }
-        residual[number] = now, squared[number] = done;
+typedef struct {
+    int64_t width;
+    const int64_t *first_node, *label, *base, *stride;
+    const double *inverse;
+    double *out;
+} Pairs;
 
-        for (int64_t i = 0; i < stride[number]; i++) {
-            double *row = out + base[number] + i * stride[number];
-            for (int64_t j = 0; j < stride[number]; j++) row[j] = 0;
-            if (i < nodes)
-                for (int64_t j = 0; j < nodes; j++)
-                    row[j] = 0.5 * g.root[i] * g.root[j] * (room.sum[i * width + j] + room.sum[j * width + i]);
+static int all_pairs(const void *arguments, int64_t first, int64_t last) {
+    const Pairs *a = arguments;
+    const int64_t width = a->width;
+    for (int64_t number = first; number < last; number++) {
+        const int64_t node = a->first_node[number], nodes = a->first_node[number + 1] - node, stride = a->stride[number];
+        const double *x = a->inverse + a->base[number];
+        double diagonal[NODES];
+        for (int64_t i = 0; i < nodes; i++) diagonal[i] = x[i * stride + i];
+        for (int64_t i = 0; i < width; i++) {
+            double *row = a->out + (number * width + i) * width;
+            const int64_t filled = i < nodes ? nodes : 0;
+            for (int64_t j = 0; j < filled; j++) {
+                const double between = diagonal[i] + diagonal[j] - 2 * x[i * stride + j];
+                row[j] = between < 0 ? 0 : between; /* a NaN stays */
+            }
+            for (int64_t j = filled; j < width; j++) row[j] = 0;
+            if (a->label)
+                for (int64_t j = 0; j < filled; j++)
+                    if (a->label[node + i] != a->label[node + j]) row[j] = INFINITY;
         }
     }
+    return 0;
 }
 
 /* out <- X_uu + X_vv - 2 X_uv of every graph, in matrices of `width` columns: zero beyond the graph, infinite
  * between components; `label` is null if there is one component a graph. */
-void ohm_all_pairs(int64_t threads, int64_t graphs, int64_t width, const int64_t *first_node, const int64_t *label,
-                   const int64_t *base, const int64_t *stride, const double *inverse, double *out) {
-#pragma omp parallel for schedule(dynamic, FEWEST) num_threads(threads) if (graphs >= 2 * FEWEST)
-    for (int64_t number = 0; number < graphs; number++) {
-        const int64_t node = first_node[number], nodes = first_node[number + 1] - node;
-        const double *x = inverse + base[number];
-        double diagonal[NODES];
-        for (int64_t i = 0; i < nodes; i++) diagonal[i] = x[i * stride[number] + i];
-        for (int64_t i = 0; i < width; i++) {
-            double *row = out + (number * width + i) * width;
-            const int64_t filled = i < nodes ? nodes : 0;
-            for (int64_t j = 0; j < filled; j++) {
-                const double between = diagonal[i] + diagonal[j] - 2 * x[i * stride[number] + j];
-                row[j] = between < 0 ? 0 : between; /* a NaN stays */
-            }
-            for (int64_t j = filled; j < width; j++) row[j] = 0;
-            if (label)
-                for (int64_t j = 0; j < filled; j++)
-                    if (label[node + i] != label[node + j]) row[j] = INFINITY;
-        }
-    }
+EXPORT int ohm_all_pairs(int64_t threads, int64_t graphs, int64_t width, const int64_t *first_node, const int64_t *label,
+                         const int64_t *base, const int64_t *stride, const double *inverse, double *out) {
+    const Pairs a = {width, first_node, label, base, stride, inverse, out};
+    return share_out(threads, graphs, SHARE, all_pairs, &a);
 }
