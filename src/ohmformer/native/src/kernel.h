@@ -16,6 +16,14 @@
 #define ENCODE_NODES 64 /* nodes of a graph whose B evolves, in ohm_encode */
 #define SPECTRUM_CHANNELS 16
 
+/* Vectors are as wide as a register: gcc works on wider ones in memory, which is several times slower. */
+#if defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
+
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 

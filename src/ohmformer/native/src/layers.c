@@ -15,22 +15,24 @@
 #define TINY 1e-12f
 #define SEARCHED 16 /* entries of a row among which one of the same place is looked for */
 
-typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
-typedef Vector Matrix[WIDTH][ROW];
+typedef float Channels __attribute__((vector_size(4 * K), aligned(4)));
+typedef Channels Matrix[WIDTH][ROW];
+
+#define AT(row, j) (*(Vector *)((float *)(row) + (j))) /* a vector of a matrix's row */
 
 typedef struct { /* one layer, as dynamics.Layer */
-    Vector value, product;
+    Channels value, product;
     float b_skip, b_gram, b_phi, skip, gram, phi, unused[2];
 } Layer;
 
-static Vector all(float x) { return (Vector){x, x, x, x, x, x, x, x}; }
+static Channels all(float x) { return (Channels){x, x, x, x, x, x, x, x}; }
 
 /* gram += Phi^T Phi, four rows at a time in registers */
-static void add_gram(int n, const Vector *phi, Vector *gram) {
+static void add_gram(int n, const Channels *phi, Channels *gram) {
     for (int a = 0; a < K; a += 4) {
-        Vector s0 = gram[a], s1 = gram[a + 1], s2 = gram[a + 2], s3 = gram[a + 3];
+        Channels s0 = gram[a], s1 = gram[a + 1], s2 = gram[a + 2], s3 = gram[a + 3];
         for (int i = 0; i < n; i++) {
-            Vector row = phi[i];
+            Channels row = phi[i];
             s0 += row[a] * row, s1 += row[a + 1] * row, s2 += row[a + 2] * row, s3 += row[a + 3] * row;
         }
         gram[a] = s0, gram[a + 1] = s1, gram[a + 2] = s2, gram[a + 3] = s3;
@@ -38,15 +40,15 @@ static void add_gram(int n, const Vector *phi, Vector *gram) {
 }
 
 /* One over the norm of every channel, which Phi has not been multiplied by yet */
-static Vector scale_of(const Vector *gram) {
-    Vector scale;
+static Channels scale_of(const Channels *gram) {
+    Channels scale;
     for (int c = 0; c < K; c++) scale[c] = 1.0f / sqrtf(gram[c][c] + TINY);
     return scale;
 }
 
 /* What a layer does to scaled columns, as dynamics.mixing: Phi <- N Phi diag(turn) + Phi mix. Empties gram for the next one. */
-static Vector mixing(const Layer *layer, Vector scale, Vector *gram, Vector *mix) {
-    Vector value = scale * layer->value, pull = scale * scale * layer->product * layer->phi;
+static Channels mixing(const Layer *layer, Channels scale, Channels *gram, Channels *mix) {
+    Channels value = scale * layer->value, pull = scale * scale * layer->product * layer->phi;
     for (int a = 0; a < K; a++) {
         mix[a] = gram[a] * value * pull[a];
         mix[a][a] += layer->skip * scale[a];
@@ -55,8 +57,8 @@ static Vector mixing(const Layer *layer, Vector scale, Vector *gram, Vector *mix
     return layer->gram * value;
 }
 
-static Vector mixed(Vector row, const Vector *mix) {
-    Vector even = all(0), odd = even;
+static Channels mixed(Channels row, const Channels *mix) {
+    Channels even = all(0), odd = even;
     for (int a = 0; a < K; a += 2) even += row[a] * mix[a], odd += row[a + 1] * mix[a + 1];
     return even + odd;
 }
@@ -77,24 +79,24 @@ static void add(const Rows *rows, int i, int j, float x) {
 }
 
 /* next is room for another Phi; the rows of a tile are still in the first cache when their Gram matrix is taken */
-static void fixed(int n, const Rows *rows, Vector *phi, Vector *next, const Layer *layers, int depth, int unit_start) {
-    Vector gram[K] = {all(0)}, mix[K], *out = phi;
+static void fixed(int n, const Rows *rows, Channels *phi, Channels *next, const Layer *layers, int depth, int unit_start) {
+    Channels gram[K] = {all(0)}, mix[K], *out = phi;
     add_gram(n, phi, gram);
     for (int l = 0; l < depth; l++) {
-        Vector turn = mixing(&layers[l], l || unit_start ? scale_of(gram) : all(1), gram, mix);
+        Channels turn = mixing(&layers[l], l || unit_start ? scale_of(gram) : all(1), gram, mix);
         for (int tile = 0; tile < n; tile += WIDTH) {
             int stop = tile + WIDTH < n ? tile + WIDTH : n;
             for (int i = tile; i < stop; i++) {
-                Vector sum = rows->diagonal[i] * phi[i];
+                Channels sum = rows->diagonal[i] * phi[i];
                 for (int e = rows->first[i]; e < rows->end[i]; e++) sum += rows->entry[e] * phi[rows->other[e]];
                 next[i] = turn * sum + mixed(phi[i], mix);
             }
             add_gram(stop - tile, next + tile, gram);
         }
-        Vector *last = phi;
+        Channels *last = phi;
         phi = next, next = last;
     }
-    Vector scale = scale_of(gram);
+    Channels scale = scale_of(gram);
     for (int i = 0; i < n; i++) out[i] = phi[i] * scale;
 }
 
@@ -104,37 +106,37 @@ static void fixed(int n, const Rows *rows, Vector *phi, Vector *next, const Laye
 static void multiply(int n, int w, const Matrix a, const Matrix b, Matrix out) {
     for (int i = 0; i < n; i += 8) {
         const float *rows = (const float *)a[i];
-        for (int c = 0; c < w; c++) {
-            Vector sum[8] = {all(0)};
+        for (int c = 0; c < w * K; c += LANES) {
+            Vector sum[8] = {{0}};
             for (int j = 0; j < n; j++)
-                for (int r = 0; r < 8; r++) sum[r] += rows[r * WIDTH + j] * b[j][c];
-            for (int r = 0; r < 8; r++) out[i + r][c] = sum[r];
+                for (int r = 0; r < 8; r++) sum[r] += rows[r * WIDTH + j] * AT(b[j], c);
+            for (int r = 0; r < 8; r++) AT(out[i + r], c) = sum[r];
         }
     }
 }
 
 /* N and D^1/2, as dynamics.GramState: with A = b_skip I + b_gram N + b_phi K and C = A D^1/2, N <- C N C^T, diagonal scaled */
-static void move(int n, int w, const Layer *layer, Vector scale, const Vector *phi, Matrix seen, Vector *root) {
+static void move(int n, int w, const Layer *layer, Channels scale, const Channels *phi, Matrix seen, Channels *root) {
     static _Thread_local Matrix c, turned, left;
-    static _Thread_local Vector across[K][ROW]; /* Phi^T */
+    static _Thread_local Channels across[K][ROW]; /* Phi^T */
     for (int i = 0; i < w * K; i++) /* phi is zero beyond the graph */
         for (int k = 0; k < K; k++) ((float *)across[k])[i] = phi[i][k];
-    Vector pull = scale * scale * layer->product * layer->b_phi;
+    Channels pull = scale * scale * layer->product * layer->b_phi;
     for (int i = 0; i < n; i++) {
-        Vector weighted = phi[i] * pull;
+        Channels weighted = phi[i] * pull;
         float own = ((float *)root)[i];
-        for (int j = 0; j < w; j++) {
-            Vector a = layer->b_gram * seen[i][j];
-            for (int k = 0; k < K; k++) a += weighted[k] * across[k][j];
-            if (i / K == j) a[i % K] += layer->b_skip;
-            c[i][j] = a * root[j];
-            turned[i][j] = a * own; /* A is symmetric */
+        for (int j = 0; j < w * K; j += LANES) {
+            Vector a = layer->b_gram * AT(seen[i], j);
+            for (int k = 0; k < K; k++) a += weighted[k] * AT(across[k], j);
+            if (i / LANES * LANES == j) a[i % LANES] += layer->b_skip;
+            AT(c[i], j) = a * AT(root, j);
+            AT(turned[i], j) = a * own; /* A is symmetric */
         }
     }
-    multiply(n, w, (const Vector(*)[ROW])c, (const Vector(*)[ROW])seen, left);
-    multiply(n, w, (const Vector(*)[ROW])left, (const Vector(*)[ROW])turned, seen);
+    multiply(n, w, (const Channels(*)[ROW])c, (const Channels(*)[ROW])seen, left);
+    multiply(n, w, (const Channels(*)[ROW])left, (const Channels(*)[ROW])turned, seen);
     float total = TINY;
-    Vector down[ROW] = {all(0)};
+    Channels down[ROW] = {all(0)};
     for (int i = 0; i < n; i++) total += ((float *)seen[i])[i];
     for (int i = 0; i < n; i++) {
         float share = ((float *)seen[i])[i] / total;
@@ -150,24 +152,24 @@ static void move(int n, int w, const Layer *layer, Vector scale, const Vector *p
     }
 }
 
-static void moving(int n, Matrix seen, Vector *root, Vector *out, const Layer *layers, int depth, int unit_start) {
-    Vector phi[WIDTH] = {all(0)}, image[WIDTH], gram[K] = {all(0)}, mix[K];
+static void moving(int n, Matrix seen, Channels *root, Channels *out, const Layer *layers, int depth, int unit_start) {
+    Channels phi[WIDTH] = {all(0)}, image[WIDTH], gram[K] = {all(0)}, mix[K];
     int w = (n + K - 1) / K;
-    memcpy(phi, out, sizeof(Vector) * n);
+    memcpy(phi, out, sizeof(Channels) * n);
     add_gram(n, phi, gram);
     for (int l = 0; l < depth; l++) {
         for (int i = 0; i < n; i++) {
-            Vector even = all(0), odd = even;
+            Channels even = all(0), odd = even;
             const float *row = (const float *)seen[i];
             for (int j = 0; j < w * K; j += 2) even += row[j] * phi[j], odd += row[j + 1] * phi[j + 1];
             image[i] = even + odd;
         }
-        Vector scale = l || unit_start ? scale_of(gram) : all(1), turn = mixing(&layers[l], scale, gram, mix);
+        Channels scale = l || unit_start ? scale_of(gram) : all(1), turn = mixing(&layers[l], scale, gram, mix);
         if (l + 1 < depth) move(n, w, &layers[l], scale, phi, seen, root);
         for (int i = 0; i < n; i++) phi[i] = turn * image[i] + mixed(phi[i], mix);
         add_gram(n, phi, gram);
     }
-    Vector scale = scale_of(gram);
+    Channels scale = scale_of(gram);
     for (int i = 0; i < n; i++) out[i] = phi[i] * scale;
 }
 
@@ -178,10 +180,10 @@ typedef struct {
     const int64_t *first_node, *first_edge, *u, *v;
     const float *weight;
     const Layer *layers;
-    Vector *phi;
+    Channels *phi;
 } Batch;
 
-static void encode_one(const Batch *a, int64_t g, Vector *next, int *indices, float *numbers, Matrix seen) {
+static void encode_one(const Batch *a, int64_t g, Channels *next, int *indices, float *numbers, Matrix seen) {
     const int64_t base = a->first_node[g], begin = a->first_edge[g], end = a->first_edge[g + 1];
     const int n = (int)(a->first_node[g + 1] - base);
     float *degree = numbers, *down = degree + n, total = 0;
@@ -199,8 +201,8 @@ static void encode_one(const Batch *a, int64_t g, Vector *next, int *indices, fl
         rows.end[i] = rows.first[i], rows.first[i + 1] += rows.first[i];
     }
     if (a->evolve) {
-        Vector root[ROW] = {all(0)};
-        memset(seen, 0, sizeof(Vector) * ROW * n);
+        Channels root[ROW] = {all(0)};
+        memset(seen, 0, sizeof(Channels) * ROW * n);
         for (int i = 0; i < n; i++) {
             ((float *)root)[i] = total > 0 ? sqrtf(degree[i] / total) : 0.0f;
             ((float *)seen[i])[i] = rows.diagonal[i];
@@ -224,7 +226,7 @@ static void encode_one(const Batch *a, int64_t g, Vector *next, int *indices, fl
 static int encode(const void *arguments, int64_t first, int64_t last) {
     static _Thread_local Matrix seen;
     const Batch *a = arguments;
-    Vector *next = malloc(sizeof(Vector) * (a->most_nodes + 1));
+    Channels *next = malloc(sizeof(Channels) * (a->most_nodes + 1));
     int *indices = malloc(sizeof(int) * (2 * a->most_nodes + 2 * a->most_edges + 2));
     float *numbers = malloc(sizeof(float) * (3 * a->most_nodes + 2 * a->most_edges + 1));
     const int full = !next || !indices || !numbers;

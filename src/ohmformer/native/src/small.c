@@ -13,11 +13,8 @@
 #define DEGREE SMALL_DEGREE /* 3^STEPPED */
 #define STEPPED 2           /* layers that are made of steps */
 #define SPARSE 4            /* if no more than one entry of so many is not zero */
-#define K 8                 /* lanes of a vector */
 #define ROWS 4              /* that a product makes at once */
 #define SHARE 8             /* graphs that a thread takes at a time */
-
-typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
 
 typedef struct { /* as cubing.Plan */
     float start, layers, squarings, omega[DEGREE], offset[LAYERS];
@@ -39,30 +36,30 @@ typedef struct { /* one graph */
 typedef struct { /* what one thread works in */
     Entries entries;
     double onto[NODES * NODES], sum[NODES * NODES];
-    float matrices[5 * (NODES * NODES + K)];
+    float matrices[5 * (NODES * NODES + LANES)];
 } Workspace;
 
 /* Matrices lie close to each other: if they began at like addresses they would be after the same places in the cache. */
-static float *matrix(Workspace *work, const Graph *g, int number) { return work->matrices + number * (g->n * g->width + K); }
+static float *matrix(Workspace *work, const Graph *g, int number) { return work->matrices + number * (g->n * g->width + LANES); }
 
 /* How many vectors of so many columns to work on together: three, but four as two and two */
-static int at_once(int columns) { return columns == 4 * K ? 2 : columns < 3 * K ? columns / K : 3; }
+static int at_once(int columns) { return columns == 4 * LANES ? 2 : columns < 3 * LANES ? columns / LANES : 3; }
 
 /* ROWS rows and some vectors of columns of by a b */
 INLINE void tile(int n, int width, const int columns, const float *a, const float *b, float *out, float by) {
     Vector sum[ROWS][3] = {0}, row[3];
     for (int k = 0; k < n; k++) {
-        for (int c = 0; c < columns; c++) row[c] = *(const Vector *)(b + k * width + c * K);
+        for (int c = 0; c < columns; c++) row[c] = *(const Vector *)(b + k * width + c * LANES);
         for (int i = 0; i < ROWS; i++)
             for (int c = 0; c < columns; c++) sum[i][c] += a[i * width + k] * row[c];
     }
     for (int i = 0; i < ROWS; i++)
-        for (int c = 0; c < columns; c++) *(Vector *)(out + i * width + c * K) = by * sum[i][c];
+        for (int c = 0; c < columns; c++) *(Vector *)(out + i * width + c * LANES) = by * sum[i][c];
 }
 
 /* out <- by a b */
 static void multiply(int n, int width, const float *a, const float *b, float *out, float by) {
-    for (int c = 0, columns; c < width; c += columns * K) {
+    for (int c = 0, columns; c < width; c += columns * LANES) {
         columns = at_once(width - c);
         for (int i = 0; i < n; i += ROWS) {
             const float *rows = a + i * width, *from = b + c;
@@ -123,12 +120,12 @@ INLINE void take_off(const Graph *g, const Entries *entries, const int columns, 
 
 /* A step of the Chebyshev semi-iteration: move <- (omega - 1) move + omega gamma r; x <- x + move; r <- r - N move */
 static void step(const Graph *g, const Entries *entries, float omega, float gamma, float *move, float *x, float *r) {
-    for (int c = 0; c < g->n * g->width; c += K) {
+    for (int c = 0; c < g->n * g->width; c += LANES) {
         Vector *next = (Vector *)(move + c);
         *next = (omega - 1) * *next + omega * gamma * *(const Vector *)(r + c);
         *(Vector *)(x + c) += *next;
     }
-    for (int c = 0, columns; c < g->width; c += columns * K) {
+    for (int c = 0, columns; c < g->width; c += columns * LANES) {
         columns = at_once(g->width - c);
         if (columns == 3) take_off(g, entries, 3, move + c, r + c);
         if (columns == 2) take_off(g, entries, 2, move + c, r + c);
@@ -206,7 +203,7 @@ static int invert(const void *arguments, int64_t first, int64_t last) {
     for (int64_t number = first; number < last; number++) {
         const int64_t node = a->first_node[number], edge = a->first_edge[number], nodes = a->first_node[number + 1] - node;
         const int64_t stride = a->stride[number];
-        const int n = (nodes + ROWS - 1) / ROWS * ROWS, width = (nodes + K - 1) / K * K, size = n * width;
+        const int n = (nodes + ROWS - 1) / ROWS * ROWS, width = (nodes + LANES - 1) / LANES * LANES, size = n * width;
         const Graph g = {nodes, n, width, a->degree + node, a->root + node, a->null + node, a->label + node};
         const Plan *plan = a->plans + a->plan_of[number];
         project(&g, work.onto);

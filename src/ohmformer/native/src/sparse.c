@@ -9,26 +9,28 @@
 
 /* ------------------------------------------------------------------------------------------------ a Chebyshev layer
  *
- * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of lane c of word vector g / 4, so
+ * A row of a direction is a signed byte for every demand. Demand LANES g + c is byte g % 4 of lane c of word vector g / 4, so
  * that shifts are all it takes to find it. What the bytes are to be multiplied by, the row's scale, has a code of eight
  * bits: the lowest ones of the first two lanes, whose demands make do with even numbers. In an array of its own it would be
  * one more fetch out of main memory for every entry of the matrix.
  */
 
-#define K 8    /* lanes of a vector */
-#define MOST 8 /* groups of K demands */
+#define MOST (64 / LANES) /* vectors of a row */
 #define LEVELS 126.0f
 #define ROUND 12582912.0f /* 1.5 * 2^23, next to which float32 holds whole numbers only */
 #define LOWEST 0x0101010101010101u
 
-typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
-typedef int32_t Words __attribute__((vector_size(4 * K), aligned(4)));
+typedef int32_t Words __attribute__((vector_size(4 * LANES), aligned(4)));
 
 static const Words CODE = {0x01010101, 0x01010101}; /* the bits of a row's first word vector that are its code's */
+#if LANES == 8
 static const Vector COARSE = {2, 2, 1, 1, 1, 1, 1, 1}, FINE = {0.5f, 0.5f, 1, 1, 1, 1, 1, 1};
+#else
+static const Vector COARSE = {2, 2, 1, 1}, FINE = {0.5f, 0.5f, 1, 1};
+#endif
 
 typedef struct {
-    int64_t groups, entries;
+    int64_t demands, entries;
     float omega;
     const int32_t *start, *column; /* I - gamma N, by rows */
     const float *value;
@@ -98,7 +100,7 @@ INLINE void rows(int64_t first, int64_t last, const int groups, const Arrays a) 
             largest = (size & larger) | (largest & ~larger);
         }
         float most = 0;
-        for (int c = 0; c < K; c++) most = ((Vector)largest)[c] > most ? ((Vector)largest)[c] : most;
+        for (int c = 0; c < LANES; c++) most = ((Vector)largest)[c] > most ? ((Vector)largest)[c] : most;
         const uint32_t code = code_of(most * (1 / LEVELS));
         const float scale = scale_of(code);
         float levels = code ? 1 / scale : 0;
@@ -118,14 +120,15 @@ INLINE void rows(int64_t first, int64_t last, const int groups, const Arrays a) 
 
 static int direction(const void *arguments, int64_t first, int64_t last) {
     const Arrays *a = arguments;
-    if (a->groups == 4) rows(first, last, 4, *a);
-    if (a->groups == 8) rows(first, last, 8, *a);
+    if (a->demands == 32) rows(first, last, 32 / LANES, *a);
+    if (a->demands == 64) rows(first, last, 64 / LANES, *a);
     return 0;
 }
 
+/* One layer for eight times `groups` demands, 32 or 64. */
 EXPORT int ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, const int32_t *start,
                          const int32_t *column, const float *value, const void *old, void *new, void *residual, void *sum) {
-    const Arrays a = {groups, start[nodes], omega, start, column, value, old, new, residual, sum};
+    const Arrays a = {8 * groups, start[nodes], omega, start, column, value, old, new, residual, sum};
     return share_out(threads, nodes, SHARE, direction, &a);
 }
 
