@@ -9,13 +9,14 @@
 
 /* ------------------------------------------------------------------------------------------------ a Chebyshev layer
  *
- * A row of a direction is a signed byte for every demand. Demand LANES g + c is byte g % 4 of lane c of word vector g / 4, so
- * that shifts are all it takes to find it. What the bytes are to be multiplied by, the row's scale, has a code of eight
+ * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of word 8 (g / 4) + c, so that shifts are
+ * all it takes to find it, and the same demands share a word whether a register has four lanes or eight. What the bytes are to be multiplied by, the row's scale, has a code of eight
  * bits: the lowest ones of the first two lanes, whose demands make do with even numbers. In an array of its own it would be
  * one more fetch out of main memory for every entry of the matrix.
  */
 
 #define MOST (64 / LANES) /* vectors of a row */
+#define PER (8 / LANES)   /* vectors of eight demands */
 #define LEVELS 126.0f
 #define ROUND 12582912.0f /* 1.5 * 2^23, next to which float32 holds whole numbers only */
 #define LOWEST 0x0101010101010101u
@@ -69,34 +70,36 @@ static inline Words bits_of(uint32_t code) {
     return (Words){bits, bits >> 32};
 }
 
-static inline Vector floats(const Words *row, int g) {
-    const Words word = g < 4 ? row[0] & ~CODE : row[g / 4];
+/* Vector v of a row: PER of them are eight demands */
+static inline Vector floats(const Words *row, int v) {
+    const int g = v / PER, at = g / 4 * PER + v % PER;
+    const Words word = at ? row[at] : row[0] & ~CODE;
     return __builtin_convertvector(word << (24 - 8 * (g % 4)) >> 24, Vector);
 }
 
 /* residual <- residual - gamma N old; new <- (omega - 1) old + omega residual, rounded to bytes; sum <- sum + old + new */
-INLINE void rows(int64_t first, int64_t last, const int groups, const Arrays a) {
-    const int words = groups / 4;
+INLINE void rows(int64_t first, int64_t last, const int vectors, const Arrays a) {
+    const int words = vectors / 4;
     const int64_t entries = a.entries;
     const float omega = a.omega;
     for (int64_t i = first; i < last; i++) {
         Vector left[MOST], own[MOST];
         const float own_scale = scale_of(code_in(a.old + words * i));
-        for (int g = 0; g < groups; g++) {
-            own[g] = own_scale * floats(a.old + words * i, g);
-            left[g] = a.residual[groups * i + g] - own[g];
+        for (int v = 0; v < vectors; v++) {
+            own[v] = own_scale * floats(a.old + words * i, v);
+            left[v] = a.residual[vectors * i + v] - own[v];
         }
         for (int64_t e = a.start[i]; e < a.start[i + 1]; e++) {
             const Words *row = a.old + words * (int64_t)a.column[e];
             FETCH(a.old + words * (int64_t)a.column[e + AHEAD < entries ? e + AHEAD : e]);
             const float weight = a.value[e] * scale_of(code_in(row));
-            for (int g = 0; g < groups; g++) left[g] += weight * floats(row, g);
+            for (int v = 0; v < vectors; v++) left[v] += weight * floats(row, v);
         }
         Words largest = {0};
-        for (int g = 0; g < groups; g++) {
-            a.residual[groups * i + g] = left[g];
-            left[g] = (omega - 1) * own[g] + omega * left[g];
-            const Words size = (Words)left[g] & 0x7fffffff, larger = size > largest; /* bits of sizes are in their order */
+        for (int v = 0; v < vectors; v++) {
+            a.residual[vectors * i + v] = left[v];
+            left[v] = (omega - 1) * own[v] + omega * left[v];
+            const Words size = (Words)left[v] & 0x7fffffff, larger = size > largest; /* bits of sizes are in their order */
             largest = (size & larger) | (largest & ~larger);
         }
         float most = 0;
@@ -107,11 +110,12 @@ INLINE void rows(int64_t first, int64_t last, const int groups, const Arrays a) 
         if (levels * most > LEVELS) levels = LEVELS / most; /* no scale is large enough: a shorter direction */
         for (int w = 0; w < words; w++) {
             Words bytes = w ? (Words){0} : bits_of(code);
-            for (int g = 4 * w; g < 4 * w + 4; g++) {
-                const Vector number = levels * left[g];
+            for (int byte = 0; byte < 4; byte++) {
+                const int v = (4 * (w / PER) + byte) * PER + w % PER;
+                const Vector number = levels * left[v];
                 const Vector whole = w ? (number + ROUND) - ROUND : COARSE * ((FINE * number + ROUND) - ROUND);
-                bytes |= (__builtin_convertvector(whole, Words) & 255) << 8 * (g % 4);
-                if (a.sum) a.sum[groups * i + g] += own[g] + scale * whole;
+                bytes |= (__builtin_convertvector(whole, Words) & 255) << 8 * byte;
+                if (a.sum) a.sum[vectors * i + v] += own[v] + scale * whole;
             }
             a.new[words * i + w] = bytes;
         }
