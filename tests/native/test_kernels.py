@@ -11,7 +11,7 @@ import pytest
 from ohmformer import native
 from ohmformer.native import loader
 
-SOURCES = Path(native.__file__).parent / "src"
+SOURCES = Path(__file__).parents[2] / "src/ohmformer/native/src"
 BUILT = sorted(loader.FOLDER.glob("*.so"))
 
 
