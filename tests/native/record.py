@@ -74,11 +74,11 @@ def ask_everything() -> None:
         ohm.potentials(large, psi, tol=1e-6, method="chebyshev")
     batch = Graph.collate(small)
     pairs = torch.cat([batch.edge_index, batch.edge_index.flip(0)], dim=1)
-    for options in ({"phi0": "random"}, {"phi0": "random", "evolve": True}, {"phi0": "diagonal"}):
-        model = LinearTransformerPE(6, seed=1, **options)
+    for start, evolve in (("random", False), ("random", True), ("diagonal", False)):
+        model = LinearTransformerPE(6, seed=1, phi0=start, evolve=evolve)
         with torch.no_grad():
             model.eval()(pairs, batch=batch.batch, num_nodes=batch.num_nodes)
-        if options["phi0"] == "diagonal":
+        if start == "diagonal":
             model.train()(pairs, batch=batch.batch, num_nodes=batch.num_nodes).square().sum().backward()
 
 
