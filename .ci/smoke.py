@@ -67,7 +67,7 @@ def check_solve(kernels: bool) -> None:
     modes = ["", "off"] if kernels else [""]
     for mode in modes:
         rows = list(csv.DictReader(io.StringIO(run("solve", "triangle.csv", OHMFORMER_NATIVE=mode))))
-        values = [float(row["resistance"]) for row in rows]
+        values = [float(row["effective_resistance"]) for row in rows]
         check(
             len(values) == 3 and all(math.isclose(x, 2 / 3, rel_tol=1e-6) for x in values), f"2/3 three times, got {values}"
         )
