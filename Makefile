@@ -2,9 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
+BUILD := build
+KERNELS := $(wildcard src/ohmformer/native/src/*)
+NEEDED := requirements.lock pyproject.toml CMakeLists.txt .ci/build_backend.py $(KERNELS)
+STAMP := $(VENV)/.installed-$(shell cat $(NEEDED) | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit test-slow docs bench hooks clean
+.PHONY: demo test lint types unit test-slow test-native test-aarch64 wheel docs bench hooks clean
 
 demo: $(STAMP)
 	$(BIN)/ohmformer verify --out runs/verify.json
@@ -27,6 +30,38 @@ unit: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow
 
+# the same tests with torch alone, with every instruction set that this processor has, and with the kernels that clang makes
+NATIVE_TESTS := tests/native tests/solve tests/encoding
+test-native: $(STAMP)
+	for name in off $$($(BIN)/python -c "from ohmformer import native; print(*native.available())"); do \
+	  echo "OHMFORMER_NATIVE=$$name"; \
+	  OHMFORMER_NATIVE=$$name $(BIN)/pytest -m "not slow" -n 2 --dist worksteal $(NATIVE_TESTS) || exit 1; done
+	rm -rf $(BUILD)/clang
+	CC=clang $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target $(BUILD)/clang .
+	grep -qa "clang version" $(BUILD)/clang/ohmformer/native/lib/ohmformer_*.so
+	PYTHONPATH=$(BUILD)/clang $(BIN)/pytest -m "not slow" -n 2 --dist worksteal $(NATIVE_TESTS)
+
+# every kernel repeats recorded calls, compiled for this processor and, under qemu, for aarch64
+CROSS_CC ?= aarch64-linux-gnu-gcc
+QEMU ?= qemu-aarch64
+DRIVER := -std=c11 -D_POSIX_C_SOURCE=200809L -O3 -fno-math-errno -ffp-contract=fast -Wall -Wextra -Wno-psabi -pthread \
+  tests/native/driver.c $(filter %.c,$(KERNELS)) -lm
+test-aarch64: $(STAMP)
+	mkdir -p $(BUILD)/aarch64
+	$(BIN)/python tests/native/record.py $(BUILD)/aarch64/calls
+	$(CC) -o $(BUILD)/aarch64/driver-here $(DRIVER)
+	$(CROSS_CC) -static -o $(BUILD)/aarch64/driver $(DRIVER)
+	$(BUILD)/aarch64/driver-here $(BUILD)/aarch64/calls 2
+	$(QEMU) $(BUILD)/aarch64/driver $(BUILD)/aarch64/calls 2
+
+# the wheel, with kernels and as it is built where there is no compiler, each in an environment of its own without a compiler
+wheel: $(STAMP)
+	rm -rf $(BUILD)/wheel
+	mkdir -p $(BUILD)/wheel/nothing
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/wheel/kernels .
+	PATH=$(CURDIR)/$(BIN) $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/wheel/none .
+	for kind in kernels none; do sh .ci/smoke $(BIN)/python $(BUILD)/wheel $$kind || exit 1; done
+
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -37,7 +72,7 @@ hooks: $(STAMP)
 	$(BIN)/pre-commit install
 
 # torch first and pinned: any other order lets a dependency pull another build of it
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): $(NEEDED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -r requirements.lock
@@ -46,4 +81,4 @@ $(STAMP): requirements.lock pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(BUILD) src/ohmformer/native/lib runs

@@ -19,8 +19,8 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE
 
 import ohmformer as ohm
-from measure import write_table
-from ohmformer import Graph, native
+from measure import kernels, write_table
+from ohmformer import Graph
 
 Edges = tuple[int, np.ndarray, np.ndarray]
 
@@ -37,7 +37,7 @@ def ours(ask: Callable[[Graph], ohm.Answer], *, compiled: bool = False) -> Calla
 
     def run(graph: Edges) -> float:
         nodes, edges, resistance = graph
-        with native.used(compiled):
+        with kernels(compiled):
             return _worst(ask(Graph.from_edges(edges, num_nodes=nodes, resistance=resistance)).value.numpy())
 
     return run

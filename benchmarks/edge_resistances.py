@@ -11,7 +11,6 @@ from rich.progress import Progress
 
 import ohmformer as ohm
 from measure import write_table
-from ohmformer import native
 from ohmformer.solve.resistance import projections
 from solve import random_graph
 
@@ -23,10 +22,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=1_000_000)
     parser.add_argument("--eps", type=float, default=0.1)
     parser.add_argument("--sample", type=int, default=200)
-    parser.add_argument("--compiled", action="store_true")
     arguments = parser.parse_args()
-    if arguments.compiled:
-        native.enable()
     graph = random_graph(arguments.nodes, arguments.edges, seed=0)
     start = time.perf_counter()
     with Progress() as bar:

@@ -9,13 +9,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 
+from ohmformer import native
 from ohmformer.native import machine
 
 RESULTS = Path(__file__).parents[1] / "results"
+
+
+def kernels(wanted: bool) -> AbstractContextManager[None]:
+    """The kernels of this process inside the ``with``, or torch alone."""
+    return nullcontext() if wanted else native.used("off")
 
 
 def side_by_side(

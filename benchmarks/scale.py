@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
+import os
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -14,8 +15,8 @@ import numpy as np
 import torch
 
 import ohmformer as ohm
-from measure import side_by_side, write_table
-from ohmformer import Graph, native
+from measure import kernels, side_by_side, write_table
+from ohmformer import Graph
 from ohmformer.constructions import Chebyshev
 from ohmformer.solve.engines import sparse
 from solve import random_graph, square_grid
@@ -36,7 +37,7 @@ def layer_cost(
         layers = max(8, min(40, 10**7 // m))
 
         def ours(count: int, use: bool, x=x, space=space, step=step, construction=construction) -> None:
-            with native.used(use):
+            with kernels(use):
                 panels = x.split(sparse.panel_width(len(x), x.device), dim=1)
                 state = space.view(-1)[: 3 * panels[0].numel()].view(3, *panels[0].shape)
                 for panel in panels:
@@ -72,8 +73,8 @@ def _status(name: str) -> float:
 
 
 def _solve_and_report(nodes: int, edges: int, demands: int, compiled: bool, send: Connection) -> None:
-    if compiled:
-        native.enable()
+    if not compiled:
+        os.environ["OHMFORMER_NATIVE"] = "off"
     graph = random_graph(nodes, edges, seed=0)
     psi = graph.center(torch.randn(nodes, demands, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     ohm.potentials(Graph.from_edges([(0, 1)]), torch.tensor([1.0, -1.0]))  # everything is imported and warm

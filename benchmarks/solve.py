@@ -13,8 +13,8 @@ import torch
 from scipy.sparse.linalg import LinearOperator, cg
 
 import ohmformer as ohm
-from measure import side_by_side, write_table
-from ohmformer import Graph, native
+from measure import kernels, side_by_side, write_table
+from ohmformer import Graph
 
 
 def random_graph(nodes: int, edges: int, seed: int) -> Graph:
@@ -62,7 +62,7 @@ def large_demands(nodes: int, edges: int, demands: int, repeats: int) -> list[li
     some = min(8, demands)
 
     def ours(asked: Graph, compiled: bool = False) -> None:
-        with native.used(compiled):
+        with kernels(compiled):
             ohm.potentials(asked, psi, tol=1e-6)
 
     took = side_by_side(
@@ -110,7 +110,7 @@ def many_small(count: int, repeats: int) -> list[list[str]]:
     some = [g.to_networkx() for g in graphs[:100]]
 
     def ours(*, compiled: bool = False) -> None:
-        with native.used(compiled):
+        with kernels(compiled):
             ohm.effective_resistance(replace(batch), "all")
 
     took = side_by_side(

@@ -21,11 +21,6 @@ def processor() -> str:
     return _told("model name") or platform.processor() or platform.machine()
 
 
-def instructions() -> str:
-    """What tells processors apart that do not know the same instructions: Linux's list of them, or the machine's name."""
-    return _told("flags") or _told("Features") or f"{platform.machine()} {platform.node()}"
-
-
 def _told(name: str) -> str:
     """What Linux says of the first processor under this name; nothing if it does not."""
     info = Path("/proc/cpuinfo")

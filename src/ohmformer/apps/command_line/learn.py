@@ -79,7 +79,6 @@ def reproduce(
     encoding: Annotated[list[str] | None, typer.Option(help="table2: which; seven of them unless given.")] = None,
     seeds: Annotated[int, typer.Option(help="table2: how many.")] = 2,
     setting: Annotated[list[str] | None, typer.Option("--set", help="table2: change a field of all runs.")] = None,
-    compiled: Annotated[bool, typer.Option("--compiled", help="table2: use a C compiler, which is faster.")] = False,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local to start one here.")] = None,
     workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 2,
     runs: Annotated[Path, typer.Option(help="Where results of single settings are kept.")] = Path("runs/reproduce"),
@@ -90,7 +89,7 @@ def reproduce(
         from ohmformer.apps.command_line.molecules import table2
 
         with _one_sentence():
-            where = {"runs": runs / "table2", "out": out, "smiles": smiles, "workers": workers, "compiled": compiled}
+            where = {"runs": runs / "table2", "out": out, "smiles": smiles, "workers": workers}
             table2(data, preset, encoding, seeds, setting or [], **where)
         figures = [name for name in figures if name != "table2"]
         if not figures:

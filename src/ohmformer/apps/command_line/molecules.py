@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ohmformer import native
-
 RUNS = Path("runs/molecules")
 
 
@@ -23,7 +21,6 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of runs.")] = RUNS,
     devices: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes that read SMILES.")] = os.cpu_count() or 1,
-    compiled: Annotated[bool, typer.Option("--compiled", help="Use a C compiler: steps take half the time.")] = False,
 ) -> None:
     """Train a model that predicts a number per molecule; run it again after a kill and it goes on."""
     try:
@@ -31,8 +28,7 @@ def train(
 
         run = configs.preset(preset, data, encoding, **configs.changes(setting or []))
         folder = out / run.name
-        with native.used(compiled):
-            answer = run_in(run, folder, smiles=smiles, column=column, devices=devices, workers=workers)
+        answer = run_in(run, folder, smiles=smiles, column=column, devices=devices, workers=workers)
     except (ValueError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -56,7 +52,6 @@ def table2(
     out: Path,
     smiles: Path | None,
     workers: int,
-    compiled: bool,
 ) -> None:
     """Train the grid of Table 2, run after run; the table and the picture are written anew after every one."""
     from ohmformer.experiments.molecules import config as configs
@@ -69,8 +64,7 @@ def table2(
     names = {run.name for run in wanted}
     for i, run in enumerate(wanted, 1):
         typer.echo(f"{i} of {len(wanted)}: {run.name}", err=True)
-        with native.used(compiled):
-            run_in(run, runs / run.name, smiles=smiles, workers=workers)
+        run_in(run, runs / run.name, smiles=smiles, workers=workers)
         there = [found for found in tables.finished(runs) if found.config.name in names]
         command = " ".join(
             ["ohmformer reproduce table2", f"--data {data} --preset {preset}", *(f"--set {x}" for x in setting)]

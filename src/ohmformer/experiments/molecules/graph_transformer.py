@@ -24,7 +24,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear, one_hot
 
-from ohmformer.experiments.molecules import compiled
 from ohmformer.experiments.molecules.batches import Batch
 from ohmformer.experiments.molecules.norm import ResidualNorm
 
@@ -164,8 +163,6 @@ class GraphTransformer(nn.Module):
         with torch.autocast(batch.atom.device.type, enabled=False):  # small products, that gain nothing from being rounded
             h, e, seen = self._start(batch, node, edge)
         layers = self._layers()
-        if compiled.takes(h, layers[0].heads):
-            return compiled.run(layers, h, e, seen, batch)
         for l, layer in enumerate(layers):
             h, e = layer(h, e, layer.edge(e) if l else seen, batch)
         return h

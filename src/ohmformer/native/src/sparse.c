@@ -1,8 +1,6 @@
-/* What the sparse engine does on large graphs: see compiled.py.
- *
- * C with the vectors of gcc and clang, without torch's headers.
- */
-#include <stdint.h>
+/* A Chebyshev layer and the residual on large graphs. */
+#include "kernel.h"
+
 #include <string.h>
 
 #define AHEAD 32 /* entries of the matrix by which rows are asked for in advance */
@@ -11,25 +9,30 @@
 
 /* ------------------------------------------------------------------------------------------------ a Chebyshev layer
  *
- * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of lane c of word vector g / 4, so
- * that shifts are all it takes to find it. What the bytes are to be multiplied by, the row's scale, has a code of eight
+ * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of word 8 (g / 4) + c, so that shifts are
+ * all it takes to find it, and the same demands share a word whether a register has four lanes or eight. What the bytes are to be multiplied by, the row's scale, has a code of eight
  * bits: the lowest ones of the first two lanes, whose demands make do with even numbers. In an array of its own it would be
  * one more fetch out of main memory for every entry of the matrix.
  */
 
-#define K 8    /* lanes of a vector */
-#define MOST 8 /* groups of K demands */
+#define MOST (64 / LANES) /* vectors of a row */
+#define PER (8 / LANES)   /* vectors of eight demands */
 #define LEVELS 126.0f
 #define ROUND 12582912.0f /* 1.5 * 2^23, next to which float32 holds whole numbers only */
 #define LOWEST 0x0101010101010101u
 
-typedef float Vector __attribute__((vector_size(4 * K), aligned(4)));
-typedef int32_t Words __attribute__((vector_size(4 * K), aligned(4)));
+typedef int32_t Words __attribute__((vector_size(4 * LANES), aligned(4)));
 
 static const Words CODE = {0x01010101, 0x01010101}; /* the bits of a row's first word vector that are its code's */
+#if LANES == 8
 static const Vector COARSE = {2, 2, 1, 1, 1, 1, 1, 1}, FINE = {0.5f, 0.5f, 1, 1, 1, 1, 1, 1};
+#else
+static const Vector COARSE = {2, 2, 1, 1}, FINE = {0.5f, 0.5f, 1, 1};
+#endif
 
 typedef struct {
+    int64_t demands, entries;
+    float omega;
     const int32_t *start, *column; /* I - gamma N, by rows */
     const float *value;
     const Words *old; /* the direction before */
@@ -67,64 +70,70 @@ static inline Words bits_of(uint32_t code) {
     return (Words){bits, bits >> 32};
 }
 
-static inline Vector floats(const Words *row, int g) {
-    const Words word = g < 4 ? row[0] & ~CODE : row[g / 4];
+/* Vector v of a row: PER of them are eight demands */
+static inline Vector floats(const Words *row, int v) {
+    const int g = v / PER, at = g / 4 * PER + v % PER;
+    const Words word = at ? row[at] : row[0] & ~CODE;
     return __builtin_convertvector(word << (24 - 8 * (g % 4)) >> 24, Vector);
 }
 
 /* residual <- residual - gamma N old; new <- (omega - 1) old + omega residual, rounded to bytes; sum <- sum + old + new */
-static inline __attribute__((always_inline)) void rows(int64_t first, int64_t last, int64_t entries, const int groups,
-                                                       float omega, Arrays a) {
-    const int words = groups / 4;
+INLINE void rows(int64_t first, int64_t last, const int vectors, const Arrays a) {
+    const int words = vectors / 4;
+    const int64_t entries = a.entries;
+    const float omega = a.omega;
     for (int64_t i = first; i < last; i++) {
         Vector left[MOST], own[MOST];
         const float own_scale = scale_of(code_in(a.old + words * i));
-        for (int g = 0; g < groups; g++) {
-            own[g] = own_scale * floats(a.old + words * i, g);
-            left[g] = a.residual[groups * i + g] - own[g];
+        for (int v = 0; v < vectors; v++) {
+            own[v] = own_scale * floats(a.old + words * i, v);
+            left[v] = a.residual[vectors * i + v] - own[v];
         }
         for (int64_t e = a.start[i]; e < a.start[i + 1]; e++) {
             const Words *row = a.old + words * (int64_t)a.column[e];
             FETCH(a.old + words * (int64_t)a.column[e + AHEAD < entries ? e + AHEAD : e]);
             const float weight = a.value[e] * scale_of(code_in(row));
-            for (int g = 0; g < groups; g++) left[g] += weight * floats(row, g);
+            for (int v = 0; v < vectors; v++) left[v] += weight * floats(row, v);
         }
         Words largest = {0};
-        for (int g = 0; g < groups; g++) {
-            a.residual[groups * i + g] = left[g];
-            left[g] = (omega - 1) * own[g] + omega * left[g];
-            const Words size = (Words)left[g] & 0x7fffffff, larger = size > largest; /* bits of sizes are in their order */
+        for (int v = 0; v < vectors; v++) {
+            a.residual[vectors * i + v] = left[v];
+            left[v] = (omega - 1) * own[v] + omega * left[v];
+            const Words size = (Words)left[v] & 0x7fffffff, larger = size > largest; /* bits of sizes are in their order */
             largest = (size & larger) | (largest & ~larger);
         }
         float most = 0;
-        for (int c = 0; c < K; c++) most = ((Vector)largest)[c] > most ? ((Vector)largest)[c] : most;
+        for (int c = 0; c < LANES; c++) most = ((Vector)largest)[c] > most ? ((Vector)largest)[c] : most;
         const uint32_t code = code_of(most * (1 / LEVELS));
         const float scale = scale_of(code);
         float levels = code ? 1 / scale : 0;
         if (levels * most > LEVELS) levels = LEVELS / most; /* no scale is large enough: a shorter direction */
         for (int w = 0; w < words; w++) {
             Words bytes = w ? (Words){0} : bits_of(code);
-            for (int g = 4 * w; g < 4 * w + 4; g++) {
-                const Vector number = levels * left[g];
+            for (int byte = 0; byte < 4; byte++) {
+                const int v = (4 * (w / PER) + byte) * PER + w % PER;
+                const Vector number = levels * left[v];
                 const Vector whole = w ? (number + ROUND) - ROUND : COARSE * ((FINE * number + ROUND) - ROUND);
-                bytes |= (__builtin_convertvector(whole, Words) & 255) << 8 * (g % 4);
-                if (a.sum) a.sum[groups * i + g] += own[g] + scale * whole;
+                bytes |= (__builtin_convertvector(whole, Words) & 255) << 8 * byte;
+                if (a.sum) a.sum[vectors * i + v] += own[v] + scale * whole;
             }
             a.new[words * i + w] = bytes;
         }
     }
 }
 
-void ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, const int32_t *start, const int32_t *column,
-                   const float *value, const void *old, void *new, void *residual, void *sum) {
-    const Arrays a = {start, column, value, old, new, residual, sum};
-    const int64_t entries = start[nodes];
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t first = 0; first < nodes; first += SHARE) {
-        const int64_t last = first + SHARE < nodes ? first + SHARE : nodes;
-        if (groups == 4) rows(first, last, entries, 4, omega, a);
-        if (groups == 8) rows(first, last, entries, 8, omega, a);
-    }
+static int direction(const void *arguments, int64_t first, int64_t last) {
+    const Arrays *a = arguments;
+    if (a->demands == 32) rows(first, last, 32 / LANES, *a);
+    if (a->demands == 64) rows(first, last, 64 / LANES, *a);
+    return 0;
+}
+
+/* One layer for eight times `groups` demands, 32 or 64. */
+EXPORT int ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, const int32_t *start,
+                         const int32_t *column, const float *value, const void *old, void *new, void *residual, void *sum) {
+    const Arrays a = {8 * groups, start[nodes], omega, start, column, value, old, new, residual, sum};
+    return share_out(threads, nodes, SHARE, direction, &a);
 }
 
 /* ------------------------------------------------------------------------------------------------ the residual */
@@ -133,28 +142,41 @@ void ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, 
 
 typedef double Quad __attribute__((vector_size(32), aligned(8)));
 
-/* left <- psi - L phi in float64, for so many demands; a row of phi and psi begins stride numbers after the one before */
-void ohm_residual(int64_t threads, int64_t nodes, int64_t demands, int64_t stride, const int32_t *start, const int32_t *column,
-                  const double *value, const double *phi, const double *psi, double *left) {
-    const int64_t entries = start[nodes];
-#pragma omp parallel for schedule(dynamic, SHARE) num_threads(threads)
-    for (int64_t i = 0; i < nodes; i++) {
+typedef struct {
+    int64_t demands, stride, entries;
+    const int32_t *start, *column;
+    const double *value, *phi, *psi;
+    double *left;
+} Residual;
+
+static int residual(const void *arguments, int64_t first, int64_t last) {
+    const Residual *a = arguments;
+    const int64_t demands = a->demands, stride = a->stride;
+    for (int64_t i = first; i < last; i++) {
         for (int64_t b = 0; b < demands; b += BLOCK) {
             const int64_t wide = demands - b < BLOCK ? demands - b : BLOCK;
             Quad sum[BLOCK / 4] = {{0}};
-            memcpy(sum, psi + stride * i + b, wide * sizeof(double));
-            for (int64_t e = start[i]; e < start[i + 1]; e++) {
-                const double *row = phi + stride * column[e] + b;
+            memcpy(sum, a->psi + stride * i + b, wide * sizeof(double));
+            for (int64_t e = a->start[i]; e < a->start[i + 1]; e++) {
+                const double value = a->value[e], *row = a->phi + stride * a->column[e] + b;
                 if (b == 0) { /* the whole row, some entries ahead */
-                    const char *soon = (const char *)(phi + stride * column[e + AHEAD < entries ? e + AHEAD : e]);
+                    const char *soon = (const char *)(a->phi + stride * a->column[e + AHEAD < a->entries ? e + AHEAD : e]);
                     for (int64_t line = 0; line < 8 * demands; line += 64) FETCH(soon + line);
                 }
                 if (wide == BLOCK)
-                    for (int q = 0; q < BLOCK / 4; q++) sum[q] -= value[e] * ((const Quad *)row)[q];
+                    for (int q = 0; q < BLOCK / 4; q++) sum[q] -= value * ((const Quad *)row)[q];
                 else
-                    for (int64_t c = 0; c < wide; c++) ((double *)sum)[c] -= value[e] * row[c];
+                    for (int64_t c = 0; c < wide; c++) ((double *)sum)[c] -= value * row[c];
             }
-            memcpy(left + demands * i + b, sum, wide * sizeof(double));
+            memcpy(a->left + demands * i + b, sum, wide * sizeof(double));
         }
     }
+    return 0;
+}
+
+/* left <- psi - L phi in float64, for so many demands; a row of phi and psi begins stride numbers after the one before */
+EXPORT int ohm_residual(int64_t threads, int64_t nodes, int64_t demands, int64_t stride, const int32_t *start,
+                        const int32_t *column, const double *value, const double *phi, const double *psi, double *left) {
+    const Residual a = {demands, stride, start[nodes], start, column, value, phi, psi, left};
+    return share_out(threads, nodes, SHARE, residual, &a);
 }

@@ -1,0 +1,77 @@
+"""The table of kernels: what each one answers for, what it takes, and how large its inputs may be.
+
+Every kernel is a C function in ``native/src`` whose first argument is a number of threads and which returns zero, or one if
+there is no memory. ``kernel.h`` repeats the limits for the compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+WHOLE, SINGLE, DOUBLE, ARRAY = (ctypes.c_int64,), (ctypes.c_float,), (ctypes.c_double,), (ctypes.c_void_p,)
+"""Types of arguments, each a tuple of one: ``2 * WHOLE + 3 * ARRAY`` is two whole numbers and three tensors."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One C function.
+
+    Attributes:
+        answers_for: what it computes, in one sentence.
+        source: the file that holds it.
+        arguments: the types of its arguments after the number of threads.
+        limits: the largest inputs it is written for, by name; whoever calls it checks them.
+    """
+
+    answers_for: str
+    source: str
+    arguments: tuple[type, ...]
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+KERNELS: dict[str, Kernel] = {
+    "ohm_invert": Kernel(
+        "Pseudo-inverses of a batch of small Laplacians by Chebyshev cubing in float32 and squarings in float64.",
+        "small.c",
+        2 * WHOLE + DOUBLE + 16 * ARRAY,
+        {"nodes": 64, "edges": 2048, "layers": 12, "degree": 9},
+    ),
+    "ohm_all_pairs": Kernel(
+        "Effective resistances of all pairs of nodes of a batch of small graphs from their pseudo-inverses.",
+        "small.c",
+        WHOLE + 7 * ARRAY,
+        {"nodes": 64},
+    ),
+    "ohm_direction": Kernel(
+        "One Chebyshev layer on a large graph for 32 or 64 demands, directions kept in eight bits.",
+        "sparse.c",
+        2 * WHOLE + SINGLE + 7 * ARRAY,
+        {"demands": 64, "layers": 64},
+    ),
+    "ohm_residual": Kernel(
+        "The residual psi - L phi of any number of demands on a large graph, in float64.",
+        "sparse.c",
+        3 * WHOLE + 6 * ARRAY,
+    ),
+    "ohm_encode": Kernel(
+        "The layers of the learned encoding on a batch of graphs, for inference in float32 with Gram degrees.",
+        "layers.c",
+        6 * WHOLE + 7 * ARRAY,
+        {"channels": 8, "evolving_nodes": 64, "nodes": 2**29 - 1, "edges": 2**29 - 1},
+    ),
+    "ohm_on_spectrum": Kernel(
+        "The layers of the learned encoding on eigenvalues, where every node is its own demand and B is fixed.",
+        "on_spectrum.c",
+        4 * WHOLE + 5 * ARRAY,
+        {"channels": 16},
+    ),
+    "ohm_on_spectrum_backward": Kernel(
+        "The gradient of ohm_on_spectrum with respect to the weights of its layers.",
+        "on_spectrum.c",
+        4 * WHOLE + 6 * ARRAY,
+        {"channels": 16},
+    ),
+}
+"""Every kernel by the name of its C function."""

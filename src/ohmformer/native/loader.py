@@ -1,0 +1,153 @@
+"""Which library of kernels is in use: the best one that was built and that the processor supports, unless told otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ohmformer.native.kernels import KERNELS
+
+FOLDER = Path(__file__).parent / "lib"
+"""Where the build puts the libraries, one for an instruction set."""
+VARIABLE = "OHMFORMER_NATIVE"
+OFF = "off"
+INSTRUCTION_SETS = {"baseline": 1, "neon": 1, "avx2": 2, "avx512": 4}
+"""Instruction sets from slowest to fastest, each with its bit in what the C function ``processor_sets`` returns."""
+NO_LIBRARY = "the package was built without a C compiler"
+
+_chosen: ContextVar[str | None] = ContextVar("ohmformer_native", default=None)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The kernels, compiled for one instruction set."""
+
+    name: str
+    functions: ctypes.CDLL = field(repr=False)
+
+    def call(self, name: str, *values: Any) -> None:
+        """Run a kernel with as many threads as torch has; tensors are passed as addresses, None as a null pointer."""
+        import torch
+
+        expected = len(KERNELS[name].arguments)
+        if len(values) != expected:
+            raise TypeError(f"expected {expected} arguments for {name}, got {len(values)}")
+        if any(x.device.type != "cpu" for x in values if isinstance(x, torch.Tensor)):
+            raise ValueError(f"expected tensors on the CPU for {name}, got some on another device")
+        plain = (x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values)
+        if getattr(self.functions, name)(torch.get_num_threads(), *plain):
+            raise MemoryError(f"expected memory for {name} of {values[0]} graphs or nodes, there is none")
+
+
+def active() -> Library | None:
+    """The library in use, or None where torch answers everything.
+
+    It is the innermost :func:`used`, or what ``OHMFORMER_NATIVE`` says, or the best one there is.
+    """
+    name = _chosen.get()
+    return _default() if name is None else _named(name, "the name of a library")
+
+
+@contextmanager
+def used(name: str) -> Iterator[None]:
+    """Use one library inside the ``with``, or torch for ``"off"``; other threads and contexts keep theirs.
+
+    Args:
+        name: ``"off"``, or one of :func:`available`.
+    """
+    _named(name, "the name of a library")
+    token = _chosen.set(name)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def call(name: str, *values: Any) -> None:
+    """Run a kernel of the library in use, with as many threads as torch has; tensors are passed as addresses."""
+    library = active()
+    if library is None:
+        raise RuntimeError(f"expected a native library for {name}, got none: {describe()}")
+    library.call(name, *values)
+
+
+def available() -> tuple[str, ...]:
+    """The instruction sets that were built and that this processor supports, slowest first."""
+    found = _processor()
+    return tuple(name for name, bit in INSTRUCTION_SETS.items() if found & bit and _path(name).is_file())
+
+
+def describe() -> str:
+    """One line on which kernels are in use, and which others could be."""
+    library, names = active(), available()
+    if library is not None:
+        return f"native kernels: {library.name} (available: {', '.join(names)})"
+    if names:
+        return f"native kernels: off, torch answers everything (available: {', '.join(names)})"
+    return f"native kernels: none, torch answers everything ({NO_LIBRARY})"
+
+
+def enable() -> None:
+    """Do nothing: kernels are used without being asked for. Deprecated, to be removed in 0.3."""
+    message = "native.enable() does nothing any more: kernels are used by default, OHMFORMER_NATIVE=off turns them off"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+
+
+@cache
+def _default() -> Library | None:
+    """The library of this process: what the environment says, or the best one there is."""
+    wanted, names = os.environ.get(VARIABLE), available()
+    if wanted:
+        return _named(wanted, VARIABLE)
+    if not names:
+        advice = "install it where there is one, or set OHMFORMER_NATIVE=off to hide this"
+        warnings.warn(f"no native kernels: {NO_LIBRARY}; torch answers everything, slower ({advice})", stacklevel=3)
+        return None
+    return _named(names[-1], VARIABLE)
+
+
+def _named(name: str, what: str) -> Library | None:
+    """The library of this name, or None for ``off``; a ValueError says which names there are."""
+    known, here = (OFF, *INSTRUCTION_SETS), available()
+    if name == OFF:
+        return None
+    if name not in known:
+        raise ValueError(f"expected {what} to be one of {', '.join(known)}, got {name!r}")
+    if name not in here:
+        why = "this processor does not support it" if _path(name).is_file() else "it was not built with this package"
+        raise ValueError(f"expected {what} to be one of {', '.join((OFF, *here))}, got {name!r}: {why}")
+    return _load(name)
+
+
+def _path(name: str) -> Path:
+    return FOLDER / f"ohmformer_{name}.so"
+
+
+@cache
+def _processor() -> int:
+    """The bits of the instruction sets that this processor has, as the slowest library says; zero if there is no library."""
+    path = next((_path(name) for name in INSTRUCTION_SETS if _path(name).is_file()), None)
+    if path is None:
+        return 0
+    function = ctypes.CDLL(str(path)).processor_sets
+    function.restype = ctypes.c_int64
+    return function()
+
+
+@cache
+def _load(name: str) -> Library:
+    """A library whose functions know their arguments."""
+    functions = ctypes.CDLL(str(_path(name)))
+    for symbol, kernel in KERNELS.items():
+        function = getattr(functions, symbol)
+        function.restype = ctypes.c_int
+        function.argtypes = [ctypes.c_int64, *kernel.arguments]
+    return Library(name, functions)

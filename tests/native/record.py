@@ -1,0 +1,111 @@
+"""Record real calls of every kernel, with what they were given and what they left, for ``driver.c`` to repeat elsewhere.
+
+    python tests/native/record.py FILE
+
+A record is the kernel's name (32 bytes), the number of its arguments, and for each argument its kind and then its value: a
+whole number, a double, or an array as its number of bytes, the bytes before the call and those after it. Kinds are below.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+import ohmformer as ohm
+from ohmformer import Graph, native
+from ohmformer.encoding import LinearTransformerPE
+from ohmformer.native.loader import Library
+
+WHOLE, REAL, NULL, SINGLES, DOUBLES, LONGS, INTS, BYTES = range(8)
+ARRAYS = {torch.float32: SINGLES, torch.float64: DOUBLES, torch.int64: LONGS, torch.int32: INTS, torch.int8: BYTES}
+MOST = 3
+"""Calls of a kernel that are recorded."""
+
+
+def content(tensor: Tensor) -> bytes:
+    """All bytes from a tensor's first number to its last, those between its rows included."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.detach().as_strided((span if tensor.numel() else 0,), (1,)).numpy().tobytes()
+
+
+def write(file: BinaryIO, name: str, values: tuple[Any, ...], before: list[bytes | None]) -> None:
+    """Append one call."""
+    file.write(struct.pack("<32sq", name.encode(), len(values)))
+    for value, old in zip(values, before, strict=True):
+        if isinstance(value, Tensor):
+            assert old is not None
+            file.write(struct.pack("<qq", ARRAYS[value.dtype], len(old)) + old + content(value))
+        elif value is None:
+            file.write(struct.pack("<q", NULL))
+        elif isinstance(value, float):
+            file.write(struct.pack("<qd", REAL, value))
+        else:
+            file.write(struct.pack("<qq", WHOLE, value))
+
+
+def random_graph(nodes: int, edges: int, seed: int) -> Graph:
+    """A random tree and some more edges, with conductances between 1/2 and 2."""
+    draw = torch.Generator().manual_seed(seed)
+    child = torch.arange(1, nodes)
+    parent = (torch.rand(nodes - 1, generator=draw) * child).long()
+    more = torch.randint(0, nodes, (2, edges - nodes + 1), generator=draw)
+    pairs = torch.cat([torch.stack([parent, child]), more[:, more[0] != more[1]]], dim=1).t()
+    conductance = 0.5 + 1.5 * torch.rand(len(pairs), generator=draw, dtype=torch.float64)
+    return Graph.from_edges(pairs, num_nodes=nodes, conductance=conductance)
+
+
+def ask_everything() -> None:
+    """Questions that between them use every kernel, small and large, with and without a limit nearby."""
+    small = [random_graph(n, n + 3, seed=n) for n in (1, 2, 5, 17, 31, 33, 64)]
+    ohm.effective_resistance(Graph.collate(small), "all", tol=1e-9)
+    ohm.effective_resistance(Graph.collate([Graph.from_edges([(0, 1), (2, 3)]), *small[:4]]), "all", tol=1e-9)
+    import_module("ohmformer.solve.plan").NATIVE_NODES = 600
+    large = random_graph(700, 2500, seed=1)
+    for demands in (20, 64):
+        draw = torch.Generator().manual_seed(demands)
+        psi = large.center(torch.randn(700, demands, generator=draw, dtype=torch.float64))
+        ohm.potentials(large, psi, tol=1e-6, method="chebyshev")
+    batch = Graph.collate(small)
+    pairs = torch.cat([batch.edge_index, batch.edge_index.flip(0)], dim=1)
+    for start, evolve in (("random", False), ("random", True), ("diagonal", False)):
+        model = LinearTransformerPE(6, seed=1, phi0=start, evolve=evolve)
+        with torch.no_grad():
+            model.eval()(pairs, batch=batch.batch, num_nodes=batch.num_nodes)
+        if start == "diagonal":
+            model.train()(pairs, batch=batch.batch, num_nodes=batch.num_nodes).square().sum().backward()
+
+
+def main(path: Path) -> None:
+    """Record the first calls of every kernel of the library in use."""
+    seen: Counter[str] = Counter()
+    call = Library.call
+    with path.open("wb") as file:
+
+        def recorded(self: Library, name: str, *values: Any) -> None:
+            before = [content(x) if isinstance(x, Tensor) else None for x in values]
+            call(self, name, *values)
+            shape = f"{name} {values[1] if isinstance(values[1], int) else 0}"
+            seen[shape] += 1
+            if seen[shape] <= MOST:
+                write(file, name, values, before)
+
+        Library.call = recorded  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            ask_everything()
+        finally:
+            Library.call = call
+    missing = sorted(set(native.KERNELS) - {shape.split()[0] for shape in seen})
+    if missing:
+        raise SystemExit(f"expected calls of every kernel, got none of {', '.join(missing)}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))
