@@ -15,6 +15,7 @@ import torch_geometric.transforms as T
 from torch_geometric.data import Batch, Data
 
 from measure import side_by_side, write_table
+from ohmformer import native
 from ohmformer.encoding import LinearTransformerPE
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.experiments.molecules import bonds, read_smiles

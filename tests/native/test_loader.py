@@ -113,7 +113,7 @@ def test_used_ends_with_its_block_and_nests():
 @needs_kernels
 def test_threads_do_not_disturb_each_other():
     g = Graph.collate([random_graph(n, 2 * n, seed=n) for n in range(5, 40)])
-    names, truth = ["off", *native.available()], ohm.effective_resistance(g, "all").value
+    names, truth = ["off", *native.available()], ohm.effective_resistance(g, "all").value.entries
     wrong: list[str] = []
     start = threading.Barrier(8)
 
@@ -122,7 +122,7 @@ def test_threads_do_not_disturb_each_other():
         for turn in range(20):
             name = names[(number + turn) % len(names)]
             with native.used(name):
-                value = ohm.effective_resistance(replace(g), "all").value
+                value = ohm.effective_resistance(replace(g), "all").value.entries
                 if name_in_use() != name or not torch.allclose(value, truth, rtol=1e-6, atol=1e-8):
                     wrong.append(name)
 
@@ -157,7 +157,7 @@ def test_a_forked_worker_answers_after_its_parent_has_used_threads(threads):
 
 
 def _inverted(g: Graph):
-    return ohm.effective_resistance(replace(g), "all").value.numpy()
+    return ohm.effective_resistance(replace(g), "all").value.entries.numpy()
 
 
 def _forked(queue, g: Graph, threads: int) -> None:
@@ -173,9 +173,9 @@ def _forked(queue, g: Graph, threads: int) -> None:
 @needs_kernels
 def test_kernels_answer_in_inference_mode():
     g = Graph.collate([random_graph(n, 2 * n, seed=n) for n in range(5, 40)])
-    wanted = ohm.effective_resistance(g, "all").value
+    wanted = ohm.effective_resistance(g, "all").value.entries
     with torch.inference_mode():
-        assert torch.equal(ohm.effective_resistance(replace(g), "all").value, wanted)
+        assert torch.equal(ohm.effective_resistance(replace(g), "all").value.entries, wanted)
 
 
 @needs_kernels
