@@ -192,6 +192,9 @@ def test_a_call_checks_how_many_arguments_it_is_given_and_where_tensors_are():
 
 @pytest.mark.usefixtures("no_library")
 def test_a_package_without_libraries_says_so_once():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert native.describe().startswith("native kernels: none, torch answers everything")
     with pytest.warns(UserWarning, match="no native kernels: the package was built without a C compiler"):
         assert native.active() is None
     with warnings.catch_warnings():

@@ -87,12 +87,13 @@ def available() -> tuple[str, ...]:
 
 def describe() -> str:
     """One line on which kernels are in use, and which others could be."""
-    library, names = active(), available()
-    if library is not None:
-        return f"native kernels: {library.name} (available: {', '.join(names)})"
-    if names:
+    names = available()
+    if not names:
+        return f"native kernels: none, torch answers everything ({NO_LIBRARY})"
+    library = active()
+    if library is None:
         return f"native kernels: off, torch answers everything (available: {', '.join(names)})"
-    return f"native kernels: none, torch answers everything ({NO_LIBRARY})"
+    return f"native kernels: {library.name} (available: {', '.join(names)})"
 
 
 def enable() -> None:
