@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from measure import side_by_side, write_table
 from ohmformer import native
-from ohmformer.experiments.molecules.batches import Batch, Split
+from ohmformer.experiments.molecules.batches import MoleculeBatch, Split
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.encodings import keep
 from ohmformer.experiments.molecules.model import MoleculeModel
@@ -37,7 +37,7 @@ class TranscribedLayer(nn.Module):
         )
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(4))
 
-    def forward(self, h: Tensor, e: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self, h: Tensor, e: Tensor, batch: MoleculeBatch) -> tuple[Tensor, Tensor]:
         """New h and e."""
         split = (-1, self.heads, self.width // self.heads)
         q, k, v, seen = (self.maps[name](x).view(split) for name, x in zip("QKVE", (h, h, h, e), strict=True))
@@ -59,7 +59,7 @@ class Transcribed(nn.Module):
         self.layers = nn.ModuleList(TranscribedLayer(width, heads) for _ in range(layers))
         self.readout = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
-    def forward(self, batch: Batch, draw: torch.Generator) -> Tensor:
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Tensor:
         """A number per molecule."""
         h, e = self.atom(batch.atom), self.bond(batch.bond)
         for layer in self.layers:

@@ -3,8 +3,8 @@
 >>> from ohmformer import native
 >>> native.enable()  # doctest: +SKIP
 
-From then on molecules are encoded, small graphs inverted, many demands on a large graph solved for and Graph Transformers
-trained by C where it can do what is asked for. Nothing is compiled unless asked for; what was compiled is kept for the next
+From then on molecules are encoded, small graphs inverted and many demands on a large graph solved for by C where it can do
+what is asked for. Nothing is compiled unless asked for; what was compiled is kept for the next
 time, in :func:`ohmformer.native.machine.cache`.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 from ohmformer.native import machine
 
 HERE = Path(__file__).parent
-SOURCES = tuple(HERE / f"{name}.c" for name in ("sparse", "small", "layers", "on_spectrum", "affine", "attention"))
+SOURCES = tuple(HERE / f"{name}.c" for name in ("sparse", "small", "layers", "on_spectrum"))
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC")
 _library: ctypes.CDLL | None = None
 
@@ -137,14 +137,5 @@ _SIGNATURES: dict[str, tuple] = {
     "ohm_all_pairs": (None, (_WHOLE, 3), (_ARRAY, 6)),
     "ohm_on_spectrum": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 5)),
     "ohm_on_spectrum_backward": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 6)),
-    "ohm_pair": (ctypes.c_int,),
-    "ohm_norm": (None, (_WHOLE, 2), (_SINGLE, 3), (_ARRAY, 9)),
-    "ohm_norm_backward": (None, (_WHOLE, 2), (_SINGLE, 1), (_ARRAY, 8)),
-    "ohm_affine": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 11)),
-    "ohm_affine_backward": (ctypes.c_int, (_WHOLE, 5), (_ARRAY, 16)),
-    "ohm_mlp": (ctypes.c_int, (_WHOLE, 4), (_ARRAY, 11)),
-    "ohm_mlp_backward": (ctypes.c_int, (_WHOLE, 4), (_ARRAY, 14)),
-    "ohm_attend": (None, (_WHOLE, 5), (_SINGLE, 1), (_ARRAY, 6)),
-    "ohm_attend_backward": (ctypes.c_int, (_WHOLE, 5), (_SINGLE, 1), (_ARRAY, 9)),
 }
 """What every function answers, and its arguments: kinds and how many."""

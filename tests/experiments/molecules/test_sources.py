@@ -140,7 +140,7 @@ def test_a_broken_download_is_gone_on_with(tmp_path: Path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url, part = f"http://127.0.0.1:{server.server_port}/w.whl", tmp_path / "w.part"
     for left in (5240, 240):
-        with pytest.raises(ValueError, match=f"expected {left} more bytes of w; run again to go on"):
+        with pytest.raises(ValueError, match=f"expected {left} more bytes of w; run again to resume"):
             download(url, part)
     download(url, part)
     server.shutdown()

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer.experiments.learn.layer import layer, unit_norm, unit_trace
-from ohmformer.experiments.learn.tasks import Batch
+from ohmformer.experiments.learn.tasks import Problems
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Layout, Program
 from ohmformer.transformer.dense import DenseLayer, LinearTransformer
 from ohmformer.transformer.efficient import EfficientTransformer
@@ -33,7 +33,7 @@ AT_ONCE = 500
 
 
 def dense_answer(
-    weights: Weights, batch: Batch, normalization: Normalization
+    weights: Weights, batch: Problems, normalization: Normalization
 ) -> Float[Tensor, "seeds graphs nodes demands"]:
     """``X <- X + X M X^T X W_V^T + X W_R^T`` with ``M = W_K^T W_Q``, X = [B | Phi], normalised after every layer."""
     phi = features(weights, batch)
@@ -49,7 +49,7 @@ def dense_answer(
 
 
 def efficient_answer(
-    weights: Weights, batch: Batch, normalization: Normalization
+    weights: Weights, batch: Problems, normalization: Normalization
 ) -> Float[Tensor, "seeds graphs nodes demands"]:
     """``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T`` with
     ``A = (1 + alpha_R) I + alpha_V S``, see efficient.py.
@@ -67,14 +67,14 @@ def efficient_answer(
     return phi[..., width // 2 :].unflatten(0, (-1, graphs))
 
 
-ANSWERS: dict[str, Callable[[Weights, Batch, Normalization], Tensor]] = {
+ANSWERS: dict[str, Callable[[Weights, Problems, Normalization], Tensor]] = {
     "dense": dense_answer,
     "efficient": efficient_answer,
 }
 
 
 def loss_and_gradients(
-    model: str, weights: Weights, batch: Batch, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
+    model: str, weights: Weights, batch: Problems, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Float[Tensor, " seeds"], dict[str, Tensor]]:
     """The loss of every seed and the gradient of its log, a few graphs after the other so that they stay in the cache."""
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
@@ -89,7 +89,7 @@ def loss_and_gradients(
     return losses, dict(zip(leaves, by_seed, strict=True))
 
 
-def features(weights: Weights, batch: Batch) -> Float[Tensor, "seeds graphs nodes width"]:
+def features(weights: Weights, batch: Problems) -> Float[Tensor, "seeds graphs nodes width"]:
     """Phi_0: the demands and room for as many answers, or the trained start."""
     if batch.demands is not None:
         return torch.cat([batch.demands, torch.zeros_like(batch.demands)], dim=-1)

@@ -25,7 +25,7 @@ from torch import Tensor
 from ohmformer.experiments.learn import scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.start import lemma
-from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Batch, demand_loss, draw, generator
+from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Problems, demand_loss, draw, generator
 from ohmformer.experiments.learn.train import answers, evaluate
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def lemma_distance(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Distanc
     return Distance(float(prediction.log()), float(cosine.mean()), weights, share)
 
 
-def jacobians(run: Checkpoint, index: int, batch: Batch, step: float = 1e-6) -> Float[Tensor, "graphs nodes nodes"]:
+def jacobians(run: Checkpoint, index: int, batch: Problems, step: float = 1e-6) -> Float[Tensor, "graphs nodes nodes"]:
     """``d answer / d demand`` for the first demand of every graph, by central differences along centred unit vectors."""
     assert batch.demands is not None
     nodes = batch.gram.shape[-1]
@@ -269,5 +269,5 @@ def _draw_response(axis: Any, task: str, response: Response) -> None:
     axis.legend(fontsize=8)
 
 
-def _batch(run: Checkpoint, graphs: int) -> Batch:
+def _batch(run: Checkpoint, graphs: int) -> Problems:
     return draw(run.setting.task, run.setting.distribution, [generator(0, 1, "test")], graphs, torch.float64)

@@ -42,7 +42,7 @@ def generator(seed: int, step: int, stream: str = "train") -> torch.Generator:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Problems:
     """Graphs, what is asked of them, and the answers."""
 
     incidence: Float[Tensor, "seeds graphs nodes edges"]
@@ -51,16 +51,16 @@ class Batch:
     """None for eigenvectors, which start from a trained matrix."""
     target: Float[Tensor, "seeds graphs nodes demands"]
 
-    def split(self, graphs: int) -> list[Batch]:
+    def split(self, graphs: int) -> list[Problems]:
         """The same in pieces of at most so many graphs a seed."""
         incidence, gram, target = (x.split(graphs, dim=1) for x in (self.incidence, self.gram, self.target))
         demands = [None] * len(gram) if self.demands is None else self.demands.split(graphs, dim=1)
-        return [Batch(*parts) for parts in zip(incidence, gram, demands, target, strict=True)]
+        return [Problems(*parts) for parts in zip(incidence, gram, demands, target, strict=True)]
 
 
 def draw(
     task: str, distribution: GraphDistribution, generators: list[torch.Generator], graphs: int, dtype: torch.dtype
-) -> Batch:
+) -> Problems:
     """Fresh graphs with centred Gaussian demands, as many as nodes; answers by LAPACK in float64."""
     incidence = torch.stack([distribution.incidence(graphs, g) for g in generators])
     gram = incidence @ incidence.mT
@@ -76,7 +76,7 @@ def draw(
         target = range_ @ (FUNCTIONS[task](values[..., 1:, None]) * (range_.mT @ demands))
         target = target / target.square().sum(dim=(-2, -1), keepdim=True).sqrt()
     cast = [None if x is None else x.to(dtype) for x in (incidence, gram, demands, target)]
-    return Batch(*cast)  # pyright: ignore[reportArgumentType]
+    return Problems(*cast)  # pyright: ignore[reportArgumentType]
 
 
 def demand_loss(

@@ -26,7 +26,7 @@ from ohmformer.experiments.learn.tasks import (
     EIGENVECTORS,
     FUNCTIONS,
     LOSSES,
-    Batch,
+    Problems,
     demand_loss,
     draw,
     eigenvector_losses,
@@ -218,7 +218,7 @@ def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS, *, seed: int = 0) -> di
     return losses
 
 
-def answers(run: Checkpoint, index: int, batch: Batch) -> Float[Tensor, "graphs nodes demands"]:
+def answers(run: Checkpoint, index: int, batch: Problems) -> Float[Tensor, "graphs nodes demands"]:
     """What the trained model of one seed answers on the first graphs of a batch, by the library's own models."""
     setting, weights = run.setting, run.weights
     with torch.no_grad():
