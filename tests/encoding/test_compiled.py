@@ -98,7 +98,7 @@ def test_it_is_used_only_when_asked_for():
 def test_a_missing_compiler_is_one_sentence(monkeypatch):
     native._compiled.cache_clear()
     monkeypatch.setenv("CC", "false")
-    with pytest.raises(OSError, match=r"expected false to compile sparse\.c, small\.c, .* and attention\.c"):
+    with pytest.raises(OSError, match=r"expected false to compile sparse\.c, small\.c, .* and on_spectrum\.c"):
         native.enable()
     monkeypatch.setenv("CC", "")
     monkeypatch.setenv("PATH", "")

@@ -10,6 +10,7 @@ from ohmformer.experiments.molecules.config import RunConfig, changes, preset
 from ohmformer.experiments.molecules.data import RunData, Target
 from ohmformer.experiments.molecules.sources import Tables
 from ohmformer.experiments.molecules.table import MoleculeTable
+from ohmformer.experiments.molecules.table2 import finished
 from ohmformer.experiments.molecules.training import measure_norms, predict, rate, train
 from ohmformer.graph.files import PARTIAL
 
@@ -49,6 +50,21 @@ def test_a_killed_run_ends_as_it_would_have(encoding: str, average: float, small
         train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu", progress=_kill_after(2))
     resumed = train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu")
     for name in ("test", "valid", "best_epoch", "epochs"):
+        assert resumed[name] == whole[name]
+
+
+def test_a_run_of_the_best_of_several_starts_keeps_its_own_config_and_resumes_as_it_would_have(
+    small: RunConfig, tables: Tables, tmp_path: Path
+):
+    # lt-random also encodes by its seed in evaluation, which is not among the weights
+    config = replace(small, encoding="lt-random", starts=2, seed=1)
+    whole = train(config, RunData(config, tables), tmp_path / config.name, accelerator="cpu")
+    assert whole["start_seed"] != config.seed  # another start than the first was best
+    assert [run.config for run in finished(tmp_path)] == [config]
+    with pytest.raises(Killed):
+        train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu", progress=_kill_after(2))
+    resumed = train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu")
+    for name in ("test", "valid", "best_epoch", "epochs", "start_seed", "config"):
         assert resumed[name] == whole[name]
 
 

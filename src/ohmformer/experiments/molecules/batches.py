@@ -86,6 +86,7 @@ class Split:
         )  # fmt: skip
 
 
-def no_rows(module: nn.Module, columns: int) -> Float[Tensor, "0 columns"]:
-    """Answer an empty batch, so that every parameter of a module still has a gradient, zero, to average over processes."""
-    return torch.stack([p.sum() for p in module.parameters()]).sum() * torch.zeros(0, columns)
+def no_rows(module: nn.Module, columns: int, *inputs: Tensor | None) -> Float[Tensor, "0 columns"]:
+    """Answer an empty batch so that a module's parameters and inputs still have gradients, zero, as DDP expects."""
+    every = [*module.parameters(), *(x for x in inputs if x is not None)]
+    return torch.stack([x.sum() for x in every]).sum() * every[0].new_zeros(0, columns)

@@ -35,7 +35,7 @@ class GPS(nn.Module):
     ) -> Float[Tensor, "nodes width"]:
         """Compute h on every atom; ``node`` and ``edge`` are the encodings."""
         if not len(batch.atom):
-            return no_rows(self, self.atom.embedding_dim)  # torch's batch norm takes no empty batch
+            return no_rows(self, self.atom.embedding_dim, node, edge)  # torch's batch norm takes no empty batch
         h = embed_atoms(self.atom, batch.atom)
         if self.node_encoding is not None:
             h = h + self.node_encoding(node)

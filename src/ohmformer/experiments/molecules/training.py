@@ -95,7 +95,8 @@ class Regression(L.LightningModule):
         self.model = MoleculeModel(config, len(data.labels), data.most_nodes)
         self.averaged = _averaged(self.model, config.average) if config.average else None
         self.history: list[dict[str, int | float]] = []
-        self._sums = [0.0, 0.0]
+        self._train, self._valid = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
+        """Sum of errors and number of molecules in this epoch, of this process."""
         self._began = 0.0
 
     @property
@@ -147,8 +148,7 @@ class Regression(L.LightningModule):
         molecules, total = batch
         draw = draw_of(self.config.seed, STEP, self.global_step * self.trainer.world_size + self.global_rank)
         error = (self.model(molecules, draw) - molecules.y).abs().sum()
-        self._sums[0] += float(error.detach())
-        self._sums[1] += len(molecules.y)
+        self._train += torch.tensor([float(error.detach()), len(molecules.y)])
         return error * (self.trainer.world_size / total)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -158,26 +158,32 @@ class Regression(L.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Reset the sum of errors and the clock."""
-        self._sums, self._began = [0.0, 0.0], time.perf_counter()
+        self._train, self._began = torch.zeros(2, dtype=torch.float64), time.perf_counter()
 
     def on_validation_start(self) -> None:
         """Measure the batch norms' statistics anew, because their running means lag behind a learned encoding."""
+        self._valid = torch.zeros(2)
         if not self.trainer.sanity_checking:
             measure_norms(self.judged, self.data.train, self.config.seed, self.global_rank, self.trainer.world_size)
 
     def validation_step(self, batch: tuple[MoleculeBatch, int], index: int) -> None:
         """Add up the errors."""
         error = (self.judged(batch[0], draw_of(self.config.seed, EVALUATION, index)) - batch[0].y).abs()
-        mean = error.mean() if len(error) else error.sum()
-        self.log("valid", mean, on_epoch=True, sync_dist=True, batch_size=len(error))
+        if len(error):
+            self._valid += torch.stack([error.mean() * len(error), error.new_tensor(len(error))]).cpu()
 
     def on_validation_epoch_end(self) -> None:
         """Append the epoch to the history."""
         if self.trainer.sanity_checking:
             return
-        train = self._sums[0] / max(1.0, self._sums[1])
-        valid = float(self.trainer.callback_metrics["valid"])
-        self.log("train", train, sync_dist=True)
+        # not by Lightning's mean over processes, which rounds their mean number of molecules to an integer
+        train, valid = (
+            float(total / count.clamp(min=1))
+            for total, count in (
+                self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum") for sums in (self._train, self._valid)
+            )
+        )
+        self.log_dict({"train": train, "valid": valid})
         if not math.isfinite(train):
             raise ValueError(f"expected a finite error in training, got {train} in epoch {self.current_epoch}")
         seconds = time.perf_counter() - self._began
