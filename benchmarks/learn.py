@@ -61,7 +61,9 @@ def main() -> None:
         def direct(weights: dict = dense, batch: Problems = batch) -> None:
             demand_loss(transcription(weights, batch), batch.target).sum().log().backward()
 
-        def ours(model: str, weights: dict = weights, batch: Problems = batch, policy: Normalization = normalization) -> None:
+        def ours(
+            model: str, weights: dict = weights, batch: Problems = batch, policy: Normalization = normalization
+        ) -> None:
             loss_and_gradients(model, weights[model], batch, policy, demand_loss)
 
         steps = {"transcription": direct, **{model: lambda model=model, run=ours: run(model) for model in settings}}

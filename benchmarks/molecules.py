@@ -119,7 +119,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     smiles = list(read_smiles(options.smiles))
     rows = throughput(from_smiles(smiles[:2000])[0], options.batch, options.repeats)
-    header = ["training step, 128 wide, 4 layers", "molecules per second", "times the transcription", "on top of no encoding"]
+    header = [
+        "training step, 128 wide, 4 layers",
+        "molecules per second",
+        "times the transcription",
+        "on top of no encoding",
+    ]
     write_table("molecules", "Training the Graph Transformer", header, rows, notes=f"Batches of {options.batch}.")
 
 

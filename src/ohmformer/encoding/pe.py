@@ -51,8 +51,8 @@ class LinearTransformerPE(nn.Module, PyTorchModelHubMixin):
       Deterministic, moves with the nodes when they are renumbered, and needs no node features; for graphs of up to 8,000
       nodes.
     - ``"features"``: a linear map of ``x``. Deterministic, moves with the nodes.
-    - ``"random"``: Gaussian columns. In training fresh ones in every call and process; in evaluation those of ``seed``, by the node's
-      place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
+    - ``"random"``: Gaussian columns. In training fresh ones in every call and process; in evaluation those of ``seed``, by
+      the node's place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
     - ``"index"``: a trained table by the node's place in its graph, as in the authors' experiments. It reads the numbering
       of the nodes: for reproduction only. Places beyond the table wrap around.
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ohmformer.graph.extras import require
+
 STEREO = str.maketrans("", "", "@/\\")
 BARE = re.compile(r"\[(C|N|O)(?:H2?)?\]")
 """Atoms in brackets that say nothing but hydrogens, which without stereo marks would read as radicals."""
@@ -40,6 +42,7 @@ def clean(smiles: str) -> str:
 
 def canonical_molecule(smiles: str):
     """The canonical SMILES and RDKit's molecule, numbered as in it."""
+    require("rdkit", "molecules")
     from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():

@@ -9,7 +9,9 @@ import torch
 from ohmformer.apps.explorer import layout
 from ohmformer.apps.explorer.drawing import MOST_NODES, Drawing, Place, check_size
 from ohmformer.graph import Graph
+from ohmformer.graph.extras import require
 from ohmformer.graph.families import family
+from ohmformer.graph.smiles import canonical
 
 FAMILIES = {
     "path": "Path",
@@ -47,17 +49,15 @@ def preset(name: str, nodes: int) -> Drawing:
 
 def molecule(smiles: str) -> Drawing:
     """The heavy atoms and bonds of a molecule, drawn as chemists do; every bond is one ohm."""
-    from ohmformer.experiments.molecules import canonical
-
     if not 1 <= len(smiles) <= LONGEST_SMILES:
         raise ValueError(f"expected SMILES of 1 to {LONGEST_SMILES} characters, got {len(smiles)}")
     try:
-        from rdkit import Chem
-        from rdkit.Chem.rdDepictor import Compute2DCoords
+        require("rdkit", "molecules")
     except ImportError as error:
-        raise ValueError(
-            "expected RDKit to be installed for molecules, it is not: pip install ohmformer[molecules]"
-        ) from error
+        raise ValueError(str(error)) from error  # shown on the page, like any other refusal
+    from rdkit import Chem
+    from rdkit.Chem.rdDepictor import Compute2DCoords
+
     found = Chem.MolFromSmiles(canonical(smiles))
     if found is None:
         raise ValueError(f"expected a molecule as SMILES, got {smiles!r}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ohmformer.experiments.learn.setting import Setting
+from ohmformer.graph.extras import require
 from ohmformer.graph.files import whole_file
 
 
@@ -99,10 +100,8 @@ def _on_processes(jobs: list[Job], folder: Path, workers: int) -> Iterator[tuple
 
 
 def _on_ray(jobs: list[Job], address: str, workers: int) -> Iterator[tuple[Job, dict[str, Any]]]:
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError("expected ray to be installed for --cluster, it is not; pip install ohmformer[cluster]") from error
+    """Run jobs on a Ray cluster, each on one processor."""
+    ray = require("ray", "cluster")
     started = not ray.is_initialized()
     if started:
         here = {"num_cpus": workers, "include_dashboard": False}

@@ -30,7 +30,7 @@ class RunConfig:
     target: str | None = None
     """The column to predict; the penalised logP unless given."""
     rings: str = "smallest"
-    """The cycle basis whose longest ring enters the penalised logP: ``smallest``, or ``networkx`` as in the ZINC benchmark."""
+    """The cycle basis whose longest ring enters the penalised logP: ``smallest``, or ``networkx`` as in ZINC's benchmark."""
     train: int | None = None
     """Number of training molecules; all unless given."""
     valid: int | None = None

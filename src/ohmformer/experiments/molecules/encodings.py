@@ -124,8 +124,8 @@ class LearnedSpectral(Encoding):
         self.model = model
         self.norm = ResidualNorm(model.dim, eps=EPS)
         self.edge_norm = ResidualNorm(model.hidden, eps=EPS) if pairs else None
-        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: each group takes a step or none, and
-        # channels do not interact yet
+        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: each group takes a step or none,
+        # and channels do not interact yet
         layer, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
         with torch.no_grad():
             model.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(model.groups, 8))

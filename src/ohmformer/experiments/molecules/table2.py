@@ -1,7 +1,7 @@
 """Table 2 of the paper: a grid of runs, and their results as a table and a picture.
 
-Rows are encodings; a cell is the mean over seeds with its spread. Runs are saved in folders named by their configurations, so
-that a grid can be resumed, and a larger one reuses the runs of a smaller one.
+Rows are encodings; a cell is the mean over seeds with its spread. Runs are saved in folders named by their configurations,
+so that a grid can be resumed, and a larger one reuses the runs of a smaller one.
 """
 
 from __future__ import annotations
