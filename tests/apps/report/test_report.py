@@ -160,7 +160,7 @@ def test_no_text_of_a_result_becomes_markup(tmp_path: Path):
         ('{"rows": [{}]}', "expected what `ohmformer verify --out` writes"),
     ],
 )
-def test_a_broken_input_is_one_sentence_and_leaves_the_old_report(tmp_path: Path, content: str, said: str):
+def test_a_broken_input_is_refused_with_one_message_and_leaves_the_old_report(tmp_path: Path, content: str, said: str):
     (tmp_path / "verify.json").write_text(content)
     (tmp_path / "report.html").write_text("old")
     done = report("--results", tmp_path, "--runs", tmp_path, "--out", tmp_path / "report.html")

@@ -74,13 +74,13 @@ def test_a_finished_run_is_not_trained_again(small: RunConfig, data: RunData, tm
     assert train(small, data, tmp_path, accelerator="cpu") == first
 
 
-def test_a_folder_of_another_run_is_a_sentence(small: RunConfig, data: RunData, tmp_path: Path):
+def test_a_folder_of_another_run_is_refused(small: RunConfig, data: RunData, tmp_path: Path):
     (tmp_path / "config.json").write_text(replace(small, width=16).json())
     with pytest.raises(ValueError, match="got another: width 8 instead of 16"):
         train(small, data, tmp_path, accelerator="cpu")
 
 
-def test_a_checkpoint_with_other_weights_is_a_sentence(small: RunConfig, data: RunData, tmp_path: Path):
+def test_a_checkpoint_with_other_weights_is_refused(small: RunConfig, data: RunData, tmp_path: Path):
     with pytest.raises(Killed):
         train(small, data, tmp_path, accelerator="cpu", progress=_kill_after(2))
     kept = torch.load(tmp_path / "last.ckpt", weights_only=True)
@@ -176,7 +176,7 @@ def test_targets_are_standardised_on_training_molecules(table: MoleculeTable):
     assert torch.allclose(target.values(table).double(), expected, atol=1e-5)
 
 
-def test_a_target_that_is_not_finite_is_a_sentence(table: MoleculeTable):
+def test_a_target_that_is_not_finite_is_refused(table: MoleculeTable):
     broken = replace(table, parts=table.parts.clone().fill_(torch.nan))
     with pytest.raises(ValueError, match="expected finite targets"):
         Target.of(broken, 2)
@@ -200,19 +200,19 @@ def test_one_config_names_a_run_completely():
 
 
 @pytest.mark.parametrize(
-    ("setting", "sentence"),
+    ("setting", "message"),
     [
         ("epoch=3", "expected FIELD=VALUE"),
         ("epochs=many", "expected epochs as int"),
         ("relabel=yes", "expected relabel as bool"),
     ],
 )
-def test_unknown_fields_and_values_are_sentences(setting: str, sentence: str):
-    with pytest.raises(ValueError, match=sentence):
+def test_unknown_fields_and_values_are_refused_by_name(setting: str, message: str):
+    with pytest.raises(ValueError, match=message):
         changes([setting])
 
 
 @pytest.mark.parametrize("field", ["encoding", "backbone", "readout", "schedule", "order"])
-def test_unknown_choices_are_sentences(field: str):
+def test_unknown_choices_are_refused_with_the_known_ones(field: str):
     with pytest.raises(ValueError, match=f"expected {field} among"):
         RunConfig.of({field: "other"})

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def listen(checkpoints: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> BaseWSGIServer:
     """Open the server's socket; ``serve_forever`` then answers. A ValueError if a checkpoint or the address is no good."""
-    require("dash", "explorer")
     serving = require("werkzeug.serving", "explorer")
+    require("dash", "explorer")
     from ohmformer.apps.explorer.app import make_app
 
     models = [Trained.load(path) for path in checkpoints]

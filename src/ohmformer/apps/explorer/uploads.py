@@ -17,7 +17,7 @@ WEIGHTS = ("resistance", "conductance")
 
 
 def read_upload(filename: str, contents: str) -> Drawing:
-    """The graph of an edge list, from a browser's ``data:...;base64,`` address.
+    """Read the graph of an uploaded edge list, from the browser's ``data:...;base64,`` address.
 
     A third column counts only if the first line says what it is, as in ``source,target,resistance``.
     """
