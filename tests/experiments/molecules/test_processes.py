@@ -58,7 +58,7 @@ def _run_two(folder: Path) -> list[dict]:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(120)
+        worker.join(300)
     alive = [worker for worker in workers if worker.is_alive()]
     for worker in alive:
         worker.kill()
