@@ -17,11 +17,11 @@ from measure import side_by_side, write_table
 from ohmformer.experiments.learn.models import ANSWERS, loss_and_gradients
 from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.start import initial_weights
-from ohmformer.experiments.learn.tasks import Batch, demand_loss, draw, generator
+from ohmformer.experiments.learn.tasks import Problems, demand_loss, draw, generator
 from ohmformer.transformer.normalize import Normalization
 
 
-def transcription(weights: dict[str, Tensor], batch: Batch) -> Tensor:
+def transcription(weights: dict[str, Tensor], batch: Problems) -> Tensor:
     """``Z <- Z + W^V Z Z^T W^Q^T W^K Z + W^R Z``, then the two Frobenius norms, with einsum."""
     assert batch.demands is not None
     edges = batch.incidence.shape[-1]
@@ -58,10 +58,12 @@ def main() -> None:
         fast = ANSWERS["dense"](dense, batch, normalization)
         torch.testing.assert_close(fast, transcription(dense, batch), rtol=1e-3, atol=1e-4)
 
-        def direct(weights: dict = dense, batch: Batch = batch) -> None:
+        def direct(weights: dict = dense, batch: Problems = batch) -> None:
             demand_loss(transcription(weights, batch), batch.target).sum().log().backward()
 
-        def ours(model: str, weights: dict = weights, batch: Batch = batch, policy: Normalization = normalization) -> None:
+        def ours(
+            model: str, weights: dict = weights, batch: Problems = batch, policy: Normalization = normalization
+        ) -> None:
             loss_and_gradients(model, weights[model], batch, policy, demand_loss)
 
         steps = {"transcription": direct, **{model: lambda model=model, run=ours: run(model) for model in settings}}

@@ -202,6 +202,22 @@ def test_random_starts_are_fresh_in_training_fixed_in_evaluation_and_drawn_from_
     assert torch.equal(one, two)
 
 
+def test_a_resumed_model_and_another_process_draw_random_starts_of_their_own(monkeypatch):
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    model, resumed, older, other = (LinearTransformerPE(4, phi0="random") for _ in range(4))
+    first, second = model(edges), model(edges)
+    assert not torch.equal(first, second)
+    state = {name: x.clone() for name, x in model.state_dict().items()}
+    third = model(edges)
+    resumed.load_state_dict(state)
+    assert torch.equal(resumed(edges), third)
+    older.load_state_dict({name: x for name, x in state.items() if name != "calls"})  # saved before the count was
+    assert torch.equal(older(edges), first)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    assert not torch.equal(other(edges), first)
+
+
 def test_loops_can_be_changed_after_training():
     batch = batch_of(molecules(5))
     model = LinearTransformerPE(6).eval()

@@ -30,6 +30,7 @@ def test_potentials_of_a_mixed_batch_are_lapacks(parts, batch):
     truth = torch.cat([exact.potentials(g, x) for g, x in zip(parts, batch.nodes.split(psi), strict=True)])
     torch.testing.assert_close(answer.value, truth, rtol=0, atol=1e-6 * float(truth.abs().max()))
     assert "cubing" in answer.method
+    assert answer.plan is not None
     assert len(answer.plan.parts) > 1
 
 

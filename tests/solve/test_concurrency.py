@@ -71,6 +71,7 @@ def test_in_inference_mode_answers_are_the_same_and_the_graph_can_be_trained_on_
         outside = ohm.potentials(graph, psi, tol=1e-9)
         torch.testing.assert_close(outside.value.detach(), inside, rtol=1e-7, atol=1e-9)
     outside.value.square().sum().backward()
+    assert resistance.grad is not None
     assert resistance.grad.isfinite().all()
 
 

@@ -67,6 +67,8 @@ def test_constructions_as_engines_give_the_potentials_of_lapack(engine):
     psi = demands_for(g, k=5)
     answer = TRANSFORMERS[engine].run(Problem(g, psi, TOL, part(engine, False), trace=True))
     torch.testing.assert_close(answer.value, exact.potentials(g, psi), rtol=0, atol=1e-6)
+    assert answer.trace is not None
+    assert answer.bound is not None
     assert len(answer.trace) == answer.layers
     assert answer.bound <= TOL
     assert answer.residual <= answer.bound + 1e-14
@@ -97,6 +99,7 @@ def test_the_plan_is_part_of_the_answer_and_says_what_answered():
     path = family("path", 2 * SMALL, generator=torch.Generator().manual_seed(0))
     answer = ohm.potentials(path, demands_for(path))
     assert answer.method == "sparse LU"
+    assert answer.plan is not None
     assert [part.engine for part in answer.plan.parts] == ["sparse LU"]
     assert "layers at a condition number" in answer.plan.parts[0].reason
     assert answer.note == answer.plan.parts[0].reason
@@ -112,7 +115,9 @@ def test_a_plan_does_not_solve(monkeypatch):
 
 def test_mps_is_refused_with_the_reason():
     class OnMPS(Graph):
-        device = torch.device("mps")
+        @property
+        def device(self) -> torch.device:
+            return torch.device("mps")
 
     g = GRAPHS["path"]
     with pytest.raises(ValueError, match="MPS has no float64"):

@@ -1,5 +1,7 @@
 """Questions accept graphs, demands and pairs as people have them, and answer with their labels."""
 
+from collections.abc import Hashable, Sequence
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ OHMS = [1.0, 2.0, 3.0, 4.0]
 TRUTH = torch.tensor([5 / 6, 8 / 6, 9 / 6, 4.0], dtype=torch.float64)  # r beside the two others in a row; a bridge
 
 
-def networkx_graph(labels="abcd") -> nx.Graph:
+def networkx_graph(labels: Sequence[Hashable] = "abcd") -> nx.Graph:
     g = nx.Graph()
     g.add_nodes_from(labels)
     for (u, v), r in zip(EDGES, OHMS, strict=True):
@@ -44,7 +46,7 @@ def test_a_networkx_graph_is_answered_with_its_labels():
     found = {frozenset(edge): r for edge, r in zip(networkx_graph().edges, answer.value.tolist(), strict=True)}
     for (u, v), r in zip(EDGES, TRUTH.tolist(), strict=True):
         assert found[frozenset(("abcd"[u], "abcd"[v]))] == pytest.approx(r)
-    assert list(answer.labels) == list("abcd")
+    assert answer.labels == list("abcd")
     pairs = ohm.effective_resistance(networkx_graph(), [("a", "b"), ("c", "d")], resistance="ohm")
     torch.testing.assert_close(pairs.value, TRUTH[[0, 3]], rtol=1e-6, atol=1e-6)
 

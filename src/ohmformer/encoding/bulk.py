@@ -121,7 +121,7 @@ def _from_smiles(path: Path, column: str) -> Iterator[Entry]:
 
 def _from_edge_lists(files: list[Path], reading: Reading) -> Iterator[Entry]:
     """Read one graph per file; conductances where a column of weights is named."""
-    weights = {"resistance": reading.resistance, "conductance": reading.conductance}
+    weights: dict[str, Any] = {"resistance": reading.resistance, "conductance": reading.conductance}
     for row, path in enumerate(files):
         try:
             if not (any(weights.values()) or reading.unweighted):

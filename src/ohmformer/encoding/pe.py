@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -44,8 +45,8 @@ class LinearTransformerPE(nn.Module):
       Deterministic, moves with the nodes when they are renumbered, and needs no node features; for graphs of up to 8,000
       nodes.
     - ``"features"``: a linear map of ``x``. Deterministic, moves with the nodes.
-    - ``"random"``: Gaussian columns. In training fresh ones in every call; in evaluation those of ``seed``, by the node's
-      place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
+    - ``"random"``: Gaussian columns. In training fresh ones in every call and process; in evaluation those of ``seed``, by
+      the node's place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
     - ``"index"``: a trained table by the node's place in its graph, as in the authors' experiments. It reads the numbering
       of the nodes: for reproduction only. Places beyond the table wrap around.
 
@@ -97,7 +98,6 @@ class LinearTransformerPE(nn.Module):
         self.dim, self.hidden, self.groups, self.loops = dim, hidden, groups, loops
         self.phi0, self.evolve, self.degrees = phi0, evolve, degrees
         self.in_features, self.max_nodes, self.draws, self.seed = in_features, max_nodes, draws, seed
-        self._calls = 0
         self.scalars = nn.Parameter(torch.empty(groups, 8))
         """alpha_V, alpha_QK, alpha_R, w_R, beta_1, beta_2, beta_3, beta_4 of each group."""
         self.value = nn.Parameter(torch.empty(groups, hidden))
@@ -106,6 +106,10 @@ class LinearTransformerPE(nn.Module):
         self.readout = nn.Parameter(torch.empty(dim, hidden))
         self.table = nn.Parameter(torch.empty(max_nodes, hidden)) if max_nodes is not None else None
         self.embed = _linear(in_features, hidden) if in_features is not None else None
+        if phi0 == "random":
+            self.calls: Tensor  # random starts drawn in training, part of the state so that a resumed run draws new ones
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+            self.register_load_state_dict_pre_hook(_add_missing_calls)
         self.reset_parameters()
 
     @classmethod
@@ -219,8 +223,9 @@ class LinearTransformerPE(nn.Module):
         if self.table is not None:
             return self.table.index_select(0, place % len(self.table))
         if generator is None and self.training:
-            self._calls += 1
-            generator = torch.Generator().manual_seed(1_000_003 * self._calls + self.seed)
+            self.calls += 1
+            rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+            generator = torch.Generator().manual_seed(1_000_003 * int(self.calls) + 2_654_435_761 * rank + self.seed)
         if generator is not None:
             shape = graph.num_nodes, self.hidden
             return torch.randn(shape, generator=generator, device=generator.device).to(self.scalars)
@@ -290,6 +295,11 @@ def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
         "index table": 8 * nodes, "read-out M": 8 * dim, "layers": 3 * 32, "factors of other scalars": 3 * 4,
         "never used": 3 * 12,
     }  # fmt: skip
+
+
+def _add_missing_calls(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Start counting at zero for a state that was saved without the count."""
+    state.setdefault(f"{prefix}calls", torch.zeros((), dtype=torch.int64))
 
 
 def _rows_of_seed(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:

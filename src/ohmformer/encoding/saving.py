@@ -34,7 +34,7 @@ def save(model: LinearTransformerPE, folder: Path) -> None:
     with whole_file(folder / CONFIG) as temporary:
         temporary.write_text(json.dumps(model.config, indent=2) + "\n")
     with whole_file(folder / WEIGHTS) as temporary:
-        temporary.write_bytes(to_bytes({name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}))
+        temporary.write_bytes(to_bytes({name: x.detach().cpu().contiguous() for name, x in model.named_parameters()}))
 
 
 def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> LinearTransformerPE:
@@ -57,7 +57,7 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
         raise ValueError(f"expected {WEIGHTS} in {folder}, there is none") from error
     except (OSError, SafetensorError) as error:
         raise ValueError(f"expected safetensors in {weights}: {error}") from error
-    wanted = {key: tuple(x.shape) for key, x in model.state_dict().items()}
+    wanted = {key: tuple(x.shape) for key, x in model.named_parameters()}
     got = {key: tuple(x.shape) for key, x in found.items()}
     if wanted != got:
         raise ValueError(f"expected {wanted} in {weights}, got {got}")

@@ -1,1 +1,1 @@
-"""What reproduces the paper and the benchmarks of the field; the library never imports it."""
+"""Experiments that reproduce the paper and the benchmarks of the field; the library never imports them."""

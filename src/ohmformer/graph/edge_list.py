@@ -16,7 +16,7 @@ import numpy as np
 
 from ohmformer.graph.directions import count_both_directions, merge_directions
 from ohmformer.graph.graph import Graph
-from ohmformer.graph.labelled import LabelledGraph
+from ohmformer.graph.labelled import NamedGraph
 from ohmformer.graph.text_table import Row, is_number, read_rows
 
 NODE_WORDS = (
@@ -56,7 +56,7 @@ def parse_edges(
     target: str | None = None,
     header: bool | None = None,
     symmetrize: bool = False,
-) -> LabelledGraph:
+) -> NamedGraph:
     """Read a graph from the lines of an edge list.
 
     Args:
@@ -102,10 +102,10 @@ def parse_edges(
             f"{'counts' if twice == 1 else 'count'} as parallel edges; --symmetrize makes each one edge",
         )
     graph = Graph.from_edges(index.T, num_nodes=len(number), **{kind: weights})
-    return LabelledGraph(graph, list(number), notes)
+    return NamedGraph(graph, list(number), notes)
 
 
-def parse_pairs(lines: Iterable[str], name: str, delimiter: str | None, named: LabelledGraph) -> list[tuple[str, str]]:
+def parse_pairs(lines: Iterable[str], name: str, delimiter: str | None, named: NamedGraph) -> list[tuple[str, str]]:
     """Read pairs of node names, a line each; a first line of usual words (source, target) that are no nodes is a header."""
     rows = read_rows(lines, name, delimiter)
     if rows and _node_columns(rows[0].cells) and not set(rows[0].cells) & set(named.labels):

@@ -16,11 +16,11 @@ from ohmformer.graph.directions import merge_directions
 from ohmformer.graph.edge_list import parse_edges, parse_pairs
 from ohmformer.graph.extras import check_modules, require
 from ohmformer.graph.graph import Graph
-from ohmformer.graph.labelled import LabelledGraph
+from ohmformer.graph.labelled import NamedGraph
 from ohmformer.graph.matrix_file import read_matrix
 from ohmformer.graph.text_table import check_separator, decode, is_number, separator
 
-__all__ = ["DELIMITERS", "LabelledGraph", "parse_edges", "read_graph", "read_pairs", "sweep", "whole_file", "write_table"]
+__all__ = ["DELIMITERS", "NamedGraph", "parse_edges", "read_graph", "read_pairs", "sweep", "whole_file", "write_table"]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
 """Edge lists by suffix; None is any white space."""
@@ -42,7 +42,7 @@ def read_graph(
     target: str | None = None,
     header: bool | None = None,
     symmetrize: bool = False,
-) -> LabelledGraph:
+) -> NamedGraph:
     """Read a graph from an edge list (.csv, .tsv, .txt, .edges), GraphML, Matrix Market (.mtx) or a SciPy .npz.
 
     The arguments are the flags of ``ohmformer solve``, and errors call them so.
@@ -79,7 +79,7 @@ def read_graph(
     raise ValueError(f"expected a file of type {', '.join([*DELIMITERS, '.graphml', *MATRICES])}, got {path.name}")
 
 
-def read_pairs(path: Path, named: LabelledGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
+def read_pairs(path: Path, named: NamedGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
     """Read pairs of node names from two columns of a .csv, .tsv, .txt or .edges file."""
     if not path.is_file():
         raise ValueError(f"expected a file of pairs, {path} is none")
@@ -100,7 +100,7 @@ def _lines(path: Path, sep: str | None) -> tuple[list[str], str | None]:
 
 def _read_graphml(
     path: Path, *, resistance: str | None, conductance: str | None, unit: bool, symmetrize: bool
-) -> LabelledGraph:
+) -> NamedGraph:
     import networkx as nx
 
     try:
@@ -129,7 +129,7 @@ def _read_graphml(
     if symmetrize:
         stays = merge_directions(index, weights, lambda i: f"edge ({edges[i][0]}, {edges[i][1]}) of {path.name}")
         index, weights = index[:, stays], weights[stays]
-    return LabelledGraph(Graph.from_edges(index.T, num_nodes=len(labels), **{kind: weights}), labels, notes)
+    return NamedGraph(Graph.from_edges(index.T, num_nodes=len(labels), **{kind: weights}), labels, notes)
 
 
 def _attribute(data: Mapping[str, object], name: str, where: str, kind: str) -> float:

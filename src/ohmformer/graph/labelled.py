@@ -27,8 +27,6 @@ class LabelledGraph:
 
     graph: Graph
     labels: Sequence[Hashable] | None = None
-    notes: tuple[str, ...] = ()
-    """Remarks on how it was read from a file."""
 
     @cached_property
     def _numbers(self) -> dict[Hashable, int]:
@@ -81,6 +79,14 @@ class LabelledGraph:
         if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise ValueError(f"expected pairs of nodes, got {pair!r}")
         return self.number(pair[0]), self.number(pair[1])
+
+
+@dataclass(frozen=True, eq=False)
+class NamedGraph(LabelledGraph):
+    """A graph from a file, in which every node has a name, and remarks on how it was read."""
+
+    labels: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
 
 
 def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None) -> LabelledGraph:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ohmformer.graph.directions import merge_directions
 from ohmformer.graph.graph import Graph
-from ohmformer.graph.labelled import LabelledGraph
+from ohmformer.graph.labelled import NamedGraph
 
 ENTRIES = "entries"
 """What ``--resistance`` and ``--conductance`` say to take a matrix's values."""
@@ -23,7 +23,7 @@ def read_matrix(
     conductance: str | None = None,
     unit: bool = False,
     symmetrize: bool = False,
-) -> LabelledGraph:
+) -> NamedGraph:
     """Read a graph from a square matrix; row i is node i, counted from 0.
 
     Args:
@@ -63,7 +63,7 @@ def read_matrix(
     stays = merge_directions(index, value, lambda i: f"{_place(row, column, i)} of {path.name}")
     weights = np.where(inner, value, 1.0)[stays]  # self-loops carry no current: Graph counts and drops them
     graph = Graph.from_edges(index[:, stays].T, num_nodes=size, **{kind: weights})
-    return LabelledGraph(graph, [str(i) for i in range(size)])
+    return NamedGraph(graph, [str(i) for i in range(size)])
 
 
 def _entries(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:

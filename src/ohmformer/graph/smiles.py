@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ohmformer.graph.extras import check_modules
+from ohmformer.graph.extras import require
 
 STEREO = str.maketrans("", "", "@/\\")
 BARE = re.compile(r"\[(C|N|O)(?:H2?)?\]")
@@ -42,11 +42,8 @@ def clean(smiles: str) -> str:
 
 def canonical_molecule(smiles: str):
     """The canonical SMILES and RDKit's molecule, numbered as in it."""
-    try:
-        from rdkit import Chem, rdBase
-    except ImportError:
-        check_modules(("rdkit",), "molecules")
-        raise
+    require("rdkit", "molecules")
+    from rdkit import Chem, rdBase
 
     with rdBase.BlockLogs():
         molecule = Chem.MolFromSmiles(smiles.translate(STEREO)) if smiles else None

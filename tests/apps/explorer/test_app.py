@@ -189,7 +189,7 @@ def test_the_policy_keeps_the_browser_at_home():
     assert "http" not in policy
 
 
-def test_the_command_says_what_is_wrong_in_one_sentence(tmp_path):
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
     run = CliRunner().invoke(command_line, ["explore", "--checkpoint", str(tmp_path)])
     assert run.exit_code == 2
     assert "expected a checkpoint" in run.stderr

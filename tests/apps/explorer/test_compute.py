@@ -191,7 +191,7 @@ def test_trained_eigenvectors_are_shown_beside_the_nearest(tmp_path):
     assert len(found.errors) == 3
 
 
-def test_what_a_checkpoint_cannot_do_is_one_sentence(tmp_path):
+def test_what_a_checkpoint_cannot_do_is_refused_with_one_message(tmp_path):
     model = trained(tmp_path, task="heat", layers=1, model="dense")
     known = {model.name: model}
     state = turn(with_graph(FIRST, preset("csl", 10), "csl", {}), "task", "heat", {})

@@ -1,4 +1,4 @@
-"""The page's state comes back from its permalink as it was, and whatever else comes back is refused in one sentence."""
+"""The page's state comes back from its permalink as it was, and whatever else comes back is refused with one message."""
 
 import base64
 import json
@@ -99,7 +99,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", sorted(BAD))
-def test_a_link_that_is_not_ours_is_one_sentence(case):
+def test_a_link_that_is_not_ours_is_refused_with_one_message(case):
     with pytest.raises(ValueError, match=r"expected|whole") as caught:
         State.from_query(BAD[case])
     assert "\n" not in str(caught.value)
@@ -175,7 +175,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", sorted(WRONG))
-def test_what_cannot_be_done_is_one_sentence(case):
+def test_what_cannot_be_done_is_refused_with_one_message(case):
     what, value = WRONG[case]
     with pytest.raises(ValueError, match="expected") as caught:
         turn(FIRST, what, value, {})

@@ -1,14 +1,17 @@
 """The gallery shows every construction, what it says is what the code says, and errors stay below the bounds shown."""
 
+import base64
 import re
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 import torch
 
 from ohmformer import constructions
+from ohmformer.apps.report.charts import Curve, draw_bars, draw_curves
 from ohmformer.apps.report.depths import HEAT, INVERSES, depth_tables
 from ohmformer.apps.report.gallery import exhibits, gallery_graph, kinds_of_layers
-from ohmformer.apps.report.svg import draw_bars, draw_layer, similarity_blocks
+from ohmformer.apps.report.svg import draw_layer, similarity_blocks
 from ohmformer.constructions import GramSchmidt, SubspaceIteration
 from ohmformer.constructions.base import Runnable
 from ohmformer.transformer.blocks import Head, Layer, Layout, Program
@@ -69,8 +72,35 @@ def test_layers_of_one_pattern_are_drawn_once():
     assert words == ["layer 1", "layers 2 to 3"]
 
 
+def drawn(image: str) -> ElementTree.Element:
+    """The SVG inside an HTML image."""
+    element = ElementTree.fromstring(image)
+    assert element.tag == "img"
+    return ElementTree.fromstring(base64.b64decode((element.get("src") or "").removeprefix("data:image/svg+xml;base64,")))
+
+
+def words(svg: ElementTree.Element) -> list[str]:
+    return ["".join(element.itertext()).strip() for element in svg.iter() if element.tag.endswith("}text")]
+
+
 def test_names_are_escaped_in_pictures():
-    assert "<b>" not in draw_bars({"<b>": 2.0}, "<b>") + draw_layer(Layer(skip={("<b>", "<b>"): 1.0}), ["<b>"])
+    image = draw_bars({"<b> $x^2$": 2.0}, "<b>")
+    assert "<b>" not in image + draw_layer(Layer(skip={("<b>", "<b>"): 1.0}), ["<b>"])
+    assert {"<b> $x^2$", "2 ×"} <= set(words(drawn(image)))  # as text: neither markup nor a formula
+
+
+@pytest.mark.parametrize("bars", [{}, {"slower": 0.5}, {"a": 3.0, "b": 146.4}])
+def test_bars_are_drawn_for_any_ratios(bars: dict[str, float]):
+    assert {*bars, *(f"{ratio:g} ×" for ratio in bars.values())} == set(words(drawn(draw_bars(bars, "ratios"))))
+
+
+def test_curves_show_their_names_and_errors_of_zero_at_the_floor():
+    curves = [Curve("measured", [(0, 1.0), (5, 0.0)], {}), Curve("nothing", [], {})]
+    shown = words(drawn(draw_curves(curves, "errors")))
+    assert "measured" in shown
+    assert "nothing" not in shown
+    ticks = [float(word) for word in shown if re.fullmatch(r"1e-\d+", word)]
+    assert 1e-18 < min(ticks) < 1e-12
 
 
 def test_the_depth_tables_name_the_statements_of_their_classes():

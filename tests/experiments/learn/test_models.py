@@ -9,7 +9,7 @@ from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.models import ANSWERS, features
 from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.start import initial_weights, lemma
-from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Batch, demand_loss, draw, generator
+from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Problems, demand_loss, draw, generator
 from ohmformer.experiments.learn.train import answers
 from ohmformer.transformer.efficient import EfficientTransformer
 from ohmformer.transformer.normalize import FROBENIUS
@@ -24,7 +24,7 @@ SETTINGS = [
 ]
 
 
-def in_float64(setting: Setting) -> tuple[dict[str, Tensor], Batch]:
+def in_float64(setting: Setting) -> tuple[dict[str, Tensor], Problems]:
     weights = {name: w.double() for name, w in initial_weights(setting).items()}
     generators = [generator(seed, 0) for seed in setting.all_seeds]
     return weights, draw(setting.task, setting.distribution, generators, 3, torch.float64)
@@ -69,7 +69,7 @@ def test_training_runs_the_librarys_models(setting):
     run = Checkpoint(setting, {f"weights.{name}": w for name, w in weights.items()}, 0, 1, 0.0)
     for seed in range(setting.seeds):
         demands = None if batch.demands is None else batch.demands[seed, None]
-        own = Batch(batch.incidence[seed, None], batch.gram[seed, None], demands, batch.target[seed, None])
+        own = Problems(batch.incidence[seed, None], batch.gram[seed, None], demands, batch.target[seed, None])
         torch.testing.assert_close(answers(run, seed, own), fast[seed], rtol=1e-9, atol=1e-11)
 
 

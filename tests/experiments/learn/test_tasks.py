@@ -99,7 +99,7 @@ def test_losses_of_eigenvectors_ignore_signs_and_losses_of_functions_ignore_scal
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "message"),
     [
         ({"task": "magnetic"}, "expected task among electric"),
         ({"task": "heat", "model": "softmax"}, "expected model among efficient, dense"),
@@ -112,8 +112,8 @@ def test_losses_of_eigenvectors_ignore_signs_and_losses_of_functions_ignore_scal
         ({"task": "heat", "first_seed": -1}, "expected a seed >= 0"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_in_a_sentence(wrong, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_a_setting_that_makes_no_sense_is_refused_with_one_message(wrong, message):
+    with pytest.raises(ValueError, match=message):
         Setting(**wrong)
 
 

@@ -88,7 +88,7 @@ def test_a_folder_of_another_setting_is_refused(tmp_path):
         train(SMALL["efficient"], steps=2, folder=tmp_path, resume=True)
 
 
-def test_files_that_are_no_checkpoints_are_refused_in_a_sentence(tmp_path):
+def test_files_that_are_no_checkpoints_are_refused_with_one_message(tmp_path):
     with pytest.raises(ValueError, match="there is none"):
         checkpoint.load(tmp_path)
     (tmp_path / checkpoint.FILE).write_bytes(b"not a checkpoint at all")
@@ -187,7 +187,7 @@ def test_the_command_ends_with_json_of_both_losses(tmp_path):
     assert json.loads((tmp_path / "result.json").read_text()) == result
 
 
-def test_the_command_refuses_nonsense_in_a_sentence(tmp_path):
+def test_the_command_refuses_nonsense_with_one_message(tmp_path):
     process = run_cli("--task", "magnetic", folder=tmp_path)
     _, error = process.communicate()
     assert process.returncode == 2

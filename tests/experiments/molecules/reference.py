@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from ohmformer.experiments.molecules.batches import Batch
+from ohmformer.experiments.molecules.batches import MoleculeBatch
 from ohmformer.experiments.molecules.graph_transformer import GraphTransformer, GraphTransformerLayer
 
 
-def transcribed_layer(layer: GraphTransformerLayer, h: torch.Tensor, e: torch.Tensor, batch: Batch):
+def transcribed_layer(layer: GraphTransformerLayer, h: torch.Tensor, e: torch.Tensor, batch: MoleculeBatch):
     """One layer in training mode, from the fast layer's own weights."""
     n, width, heads = len(h), h.shape[1], layer.heads
     q, k, v = (
@@ -27,7 +27,7 @@ def transcribed_layer(layer: GraphTransformerLayer, h: torch.Tensor, e: torch.Te
     return h, e
 
 
-def transcribed(model: GraphTransformer, batch: Batch, node: torch.Tensor | None, edge: torch.Tensor | None):
+def transcribed(model: GraphTransformer, batch: MoleculeBatch, node: torch.Tensor | None, edge: torch.Tensor | None):
     h = model.atom(batch.atom)
     e = model.bond[batch.bond]
     if model.node_encoding is not None and node is not None:

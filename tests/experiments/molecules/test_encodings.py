@@ -129,3 +129,18 @@ def test_pretraining_changes_the_linear_transformer(name: str, small: RunConfig,
 def test_our_encoding_is_less_than_two_percent_of_the_full_model():
     counts = MoleculeModel(RunConfig(encoding="lt-pairs", width=128, groups=16, loops=1), 20, 38).parameter_counts()
     assert counts["encoding_parameters"] < 0.02 * counts["parameters"]
+
+
+@pytest.mark.parametrize(("name", "backbone"), [*((name, "gt") for name in ENCODINGS), ("lt-pairs", "gps")])
+def test_an_empty_share_of_a_batch_gives_every_parameter_a_gradient_of_zero(
+    name: str, backbone: str, small: RunConfig, tables: Tables
+):
+    config = replace(small, encoding=name, backbone=backbone)
+    data = RunData(config, tables)
+    model = MoleculeModel(config, len(data.labels), data.most_nodes)
+    predicted = model(data.train.take(torch.arange(0)), torch.Generator())
+    assert predicted.shape == (0,)
+    predicted.sum().backward()
+    assert {name: float(p.grad.abs().max()) for name, p in model.named_parameters() if p.grad is not None} == {
+        name: 0.0 for name, _ in model.named_parameters()
+    }

@@ -47,6 +47,6 @@ def test_cleaning_removes_stereo_marks_bare_brackets_and_small_fragments(smiles:
 
 
 @pytest.mark.parametrize("smiles", ["C", "", "not a molecule", "c1ccc"])
-def test_what_is_no_molecule_with_bonds_is_a_sentence(smiles: str):
+def test_a_text_that_is_no_molecule_with_bonds_is_refused(smiles: str):
     with pytest.raises(ValueError, match="expected a molecule"):
         describe(smiles)

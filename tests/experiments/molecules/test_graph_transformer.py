@@ -85,6 +85,6 @@ def test_backbones_move_with_the_atoms(split: Split, table, kind: type):
     assert torch.allclose(model(moved.take(every))[to], model(split.take(every)), atol=1e-5)
 
 
-def test_a_width_that_heads_cannot_share_is_a_sentence():
+def test_a_width_that_heads_cannot_share_is_refused():
     with pytest.raises(ValueError, match="expected a width that 3 heads can share, got 8"):
         GraphTransformer(5, width=8, heads=3)

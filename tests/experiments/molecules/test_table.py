@@ -33,7 +33,7 @@ def test_unreadable_molecules_are_listed_and_not_fatal():
     assert all(why.startswith("expected") for _, why in bad)
 
 
-def test_nothing_but_unreadable_molecules_is_a_sentence():
+def test_nothing_but_unreadable_molecules_is_refused():
     with pytest.raises(ValueError, match="expected molecules as SMILES, got none in 2 lines"):
         from_smiles(["xyz", ""])
 

@@ -10,6 +10,7 @@ from ohmformer.experiments.molecules.config import RunConfig, changes, preset
 from ohmformer.experiments.molecules.data import RunData, Target
 from ohmformer.experiments.molecules.sources import Tables
 from ohmformer.experiments.molecules.table import MoleculeTable
+from ohmformer.experiments.molecules.table2 import finished
 from ohmformer.experiments.molecules.training import measure_norms, predict, rate, train
 from ohmformer.graph.files import PARTIAL
 
@@ -52,19 +53,34 @@ def test_a_killed_run_ends_as_it_would_have(encoding: str, average: float, small
         assert resumed[name] == whole[name]
 
 
+def test_a_run_of_the_best_of_several_starts_keeps_its_own_config_and_resumes_as_it_would_have(
+    small: RunConfig, tables: Tables, tmp_path: Path
+):
+    # lt-random also encodes by its seed in evaluation, which is not among the weights
+    config = replace(small, encoding="lt-random", starts=2, seed=1)
+    whole = train(config, RunData(config, tables), tmp_path / config.name, accelerator="cpu")
+    assert whole["start_seed"] != config.seed  # another start than the first was best
+    assert [run.config for run in finished(tmp_path)] == [config]
+    with pytest.raises(Killed):
+        train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu", progress=_kill_after(2))
+    resumed = train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu")
+    for name in ("test", "valid", "best_epoch", "epochs", "start_seed", "config"):
+        assert resumed[name] == whole[name]
+
+
 def test_a_finished_run_is_not_trained_again(small: RunConfig, data: RunData, tmp_path: Path, monkeypatch):
     first = train(small, data, tmp_path, accelerator="cpu")
     monkeypatch.setattr(training, "_trainer", lambda *args, **kw: pytest.fail("trained again"))
     assert train(small, data, tmp_path, accelerator="cpu") == first
 
 
-def test_a_folder_of_another_run_is_a_sentence(small: RunConfig, data: RunData, tmp_path: Path):
+def test_a_folder_of_another_run_is_refused(small: RunConfig, data: RunData, tmp_path: Path):
     (tmp_path / "config.json").write_text(replace(small, width=16).json())
     with pytest.raises(ValueError, match="got another: width 8 instead of 16"):
         train(small, data, tmp_path, accelerator="cpu")
 
 
-def test_a_checkpoint_with_other_weights_is_a_sentence(small: RunConfig, data: RunData, tmp_path: Path):
+def test_a_checkpoint_with_other_weights_is_refused(small: RunConfig, data: RunData, tmp_path: Path):
     with pytest.raises(Killed):
         train(small, data, tmp_path, accelerator="cpu", progress=_kill_after(2))
     kept = torch.load(tmp_path / "last.ckpt", weights_only=True)
@@ -160,7 +176,7 @@ def test_targets_are_standardised_on_training_molecules(table: MoleculeTable):
     assert torch.allclose(target.values(table).double(), expected, atol=1e-5)
 
 
-def test_a_target_that_is_not_finite_is_a_sentence(table: MoleculeTable):
+def test_a_target_that_is_not_finite_is_refused(table: MoleculeTable):
     broken = replace(table, parts=table.parts.clone().fill_(torch.nan))
     with pytest.raises(ValueError, match="expected finite targets"):
         Target.of(broken, 2)
@@ -184,19 +200,19 @@ def test_one_config_names_a_run_completely():
 
 
 @pytest.mark.parametrize(
-    ("setting", "sentence"),
+    ("setting", "message"),
     [
         ("epoch=3", "expected FIELD=VALUE"),
         ("epochs=many", "expected epochs as int"),
         ("relabel=yes", "expected relabel as bool"),
     ],
 )
-def test_unknown_fields_and_values_are_sentences(setting: str, sentence: str):
-    with pytest.raises(ValueError, match=sentence):
+def test_unknown_fields_and_values_are_refused_by_name(setting: str, message: str):
+    with pytest.raises(ValueError, match=message):
         changes([setting])
 
 
 @pytest.mark.parametrize("field", ["encoding", "backbone", "readout", "schedule", "order"])
-def test_unknown_choices_are_sentences(field: str):
+def test_unknown_choices_are_refused_with_the_known_ones(field: str):
     with pytest.raises(ValueError, match=f"expected {field} among"):
         RunConfig.of({field: "other"})

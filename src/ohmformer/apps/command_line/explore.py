@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ohmformer.apps.command_line.errors import one_sentence
+
 
 def explore(
     checkpoint: Annotated[
@@ -18,16 +20,13 @@ def explore(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8050,
 ) -> None:
     """Open a page on which you draw a graph and watch a Transformer solve it, layer by layer."""
-    import torch
+    with one_sentence():
+        import torch
 
-    torch.set_num_threads(1)  # matrices of a hundred rows
-    try:
         from ohmformer.apps.explorer.server import listen
 
+        torch.set_num_threads(1)  # matrices of a hundred rows
         server = listen(checkpoint or [], host, port)
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     typer.echo(f"http://{host}:{server.server_port}/ shows the explorer; Ctrl-C ends it.", err=True)
     try:
         server.serve_forever()

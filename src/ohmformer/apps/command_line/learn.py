@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ohmformer.apps.command_line.errors import one_sentence
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -39,7 +41,7 @@ def learn(
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the result, as JSON.")] = False,
 ) -> None:
     """Train one setting; ends with both log losses on 4,000 fresh graphs."""
-    with _one_sentence():
+    with one_sentence():
         import torch
         from rich.console import Console
 
@@ -84,23 +86,26 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="Where results of single settings are kept.")] = Path("runs/reproduce"),
     out: Annotated[Path, typer.Option(help="Where pictures and tables go.")] = Path("results"),
 ) -> None:
-    """Train every panel of Figures 1, 2 and 3, and draw them, or the grid of Table 2; what is there is not trained again."""
+    """Train and draw Figures 1, 2 and 3, or the grid of Table 2; finished trainings are not repeated."""
     if figures and "table2" in figures:
         from ohmformer.apps.command_line.molecules import table2
 
-        with _one_sentence():
+        with one_sentence():
             where = {"runs": runs / "table2", "out": out, "smiles": smiles, "workers": workers}
             table2(data, preset, encoding, seeds, setting or [], **where)
         figures = [name for name in figures if name != "table2"]
         if not figures:
             return
-    with _one_sentence():
+    with one_sentence():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         from ohmformer.experiments.learn import figures as drawing
         from ohmformer.experiments.learn.sweep import run_all
+        from ohmformer.graph.extras import require
         from ohmformer.native import machine
+
+        require("matplotlib", "plot")
 
         wanted = {name: drawing.jobs(name, preset) for name in figures or drawing.PANELS}
         console = Console(stderr=True)
@@ -127,14 +132,16 @@ def probe(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or the folder of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder for pictures and table; the run's own unless given.")] = None,
 ) -> None:
-    """Ask a trained model what it has become: its spectral response, its distance to the lemma, depth beyond training."""
-    with _one_sentence():
+    """Examine a trained model: its spectral response, its distance to the lemma, its loss at greater depth."""
+    with one_sentence():
         import torch
         from rich.console import Console
 
         from ohmformer.experiments.learn.checkpoint import load
         from ohmformer.experiments.learn.probe import write
+        from ohmformer.graph.extras import require
 
+        require("matplotlib", "plot")
         torch.set_num_threads(1)
         run = load(checkpoint)
         paths = write(run, out if out is not None else checkpoint if checkpoint.is_dir() else checkpoint.parent)
@@ -145,7 +152,7 @@ def probe(
 
 
 class _Live:
-    """A progress bar with loss, log loss, samples per second and the time that is left; drawn a few times a second."""
+    """A progress bar with loss, log loss, graphs per second and remaining time, drawn a few times a second."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -164,7 +171,7 @@ class _Live:
         self.bar.stop()
 
     def show(self, at: Progress) -> None:
-        """What ``train`` reports."""
+        """Show what ``train`` reports."""
         now = time.perf_counter()
         if now - self.drawn < 0.2 and at.step < at.steps:
             return
@@ -181,15 +188,3 @@ def _print_result(result: Result, console: Console) -> None:
             each = ", ".join(f"{value:.3f}" for value in values)
             console.print(f"{name:<14} {result.mean(name):8.3f}   ({each})")
     console.print(f"{result.steps} steps, {result.samples} graphs a seed, {result.seconds:.1f} s")
-
-
-class _one_sentence:
-    """An expected error ends the command with its sentence and code 2."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError):
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from None

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ohmformer.apps.command_line.errors import one_sentence
+
 RUNS = Path("runs/molecules")
 
 
@@ -22,16 +24,13 @@ def train(
     devices: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes that read SMILES.")] = os.cpu_count() or 1,
 ) -> None:
-    """Train a model that predicts a number per molecule; run it again after a kill and it goes on."""
-    try:
+    """Train a model that predicts a number per molecule; run it again after an interruption to resume."""
+    with one_sentence(OSError):
         from ohmformer.experiments.molecules import config as configs
 
         run = configs.preset(preset, data, encoding, **configs.changes(setting or []))
         folder = out / run.name
         answer = run_in(run, folder, smiles=smiles, column=column, devices=devices, workers=workers)
-    except (ValueError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     for part, labels in answer["unseen_labels"].items():
         typer.echo(f"{part} molecules have atoms unseen in training, {', '.join(labels)}: these get no label", err=True)
     typer.echo(
@@ -53,10 +52,12 @@ def table2(
     smiles: Path | None,
     workers: int,
 ) -> None:
-    """Train the grid of Table 2, run after run; the table and the picture are written anew after every one."""
+    """Train the grid of Table 2, run after run; table and picture are written again after every run."""
     from ohmformer.experiments.molecules import config as configs
     from ohmformer.experiments.molecules import table2 as tables
+    from ohmformer.graph.extras import require
 
+    require("matplotlib", "train")
     wanted = tables.grid(data, encodings or tables.GRID, seeds, preset, **configs.changes(setting))
     if not wanted:
         raise ValueError(f"expected at least one seed, got {seeds}")
@@ -85,7 +86,9 @@ def run_in(run, folder: Path, *, smiles: Path | None, column: str = "smiles", de
     from ohmformer.experiments.molecules.sources import tables
     from ohmformer.experiments.molecules.training import check_same_run
     from ohmformer.experiments.molecules.training import train as fit
+    from ohmformer.graph.extras import require
 
+    require("tensorboard", "train")
     check_same_run(run, folder)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))

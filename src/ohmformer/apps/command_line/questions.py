@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ohmformer.graph import Graph
-    from ohmformer.graph.edge_list import LabelledGraph
+    from ohmformer.graph.edge_list import NamedGraph
     from ohmformer.solve.answer import Answer
 
 
@@ -118,7 +118,7 @@ def _demands(graph: Graph, ask: Question) -> int:
     return min(graph.num_nodes, asked if ask.eps is None else projections(ask.eps, asked))
 
 
-def solve_question(named: LabelledGraph, ask: Question) -> Solved:
+def solve_question(named: NamedGraph, ask: Question) -> Solved:
     """Answer a question about a graph; what the library says in Python's words is said in flags."""
     try:
         return _ASK[ask.task](named, ask)
@@ -146,7 +146,7 @@ def in_flags(text: str, ask: Question, nodes: int) -> str:
     return re.sub(r"\ba larger tol\b", "a larger --tol", text)
 
 
-def _resistance(named: LabelledGraph, ask: Question) -> Solved:
+def _resistance(named: NamedGraph, ask: Question) -> Solved:
     import torch
 
     import ohmformer as ohm
@@ -166,7 +166,7 @@ def _resistance(named: LabelledGraph, ask: Question) -> Solved:
     return Solved(answer, {"u": labels[pairs[:, 0].numpy()], "v": labels[pairs[:, 1].numpy()], **found})
 
 
-def _all_pairs(named: LabelledGraph, ask: Question) -> Solved:
+def _all_pairs(named: NamedGraph, ask: Question) -> Solved:
     import numpy as np
 
     import ohmformer as ohm
@@ -177,7 +177,7 @@ def _all_pairs(named: LabelledGraph, ask: Question) -> Solved:
     return Solved(answer, {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]})
 
 
-def _kirchhoff(named: LabelledGraph, ask: Question) -> Solved:
+def _kirchhoff(named: NamedGraph, ask: Question) -> Solved:
     import ohmformer as ohm
 
     with show_progress("random signs" if ask.eps else "layers") as progress:
@@ -185,7 +185,7 @@ def _kirchhoff(named: LabelledGraph, ask: Question) -> Solved:
     return Solved(answer, {"kirchhoff_index": answer.value.reshape(1).numpy()})
 
 
-def _embedding(named: LabelledGraph, ask: Question) -> Solved:
+def _embedding(named: NamedGraph, ask: Question) -> Solved:
     import ohmformer as ohm
 
     with show_progress("layers") as progress:
@@ -194,7 +194,7 @@ def _embedding(named: LabelledGraph, ask: Question) -> Solved:
     return Solved(answer, {"node": _labels(named), **columns})
 
 
-def _heat(named: LabelledGraph, ask: Question) -> Solved:
+def _heat(named: NamedGraph, ask: Question) -> Solved:
     import torch
 
     import ohmformer as ohm
@@ -206,7 +206,7 @@ def _heat(named: LabelledGraph, ask: Question) -> Solved:
     return Solved(answer, {"node": _labels(named), "heat": answer.value[:, 0].numpy()})
 
 
-def _eigenvectors(named: LabelledGraph, ask: Question) -> Solved:
+def _eigenvectors(named: NamedGraph, ask: Question) -> Solved:
     import numpy as np
 
     import ohmformer as ohm
@@ -225,7 +225,7 @@ def _eigenvectors(named: LabelledGraph, ask: Question) -> Solved:
     return Solved(answer, table, {"eigenvector": np.array(names), "eigenvalue": answer.eigenvalues.numpy()}, notes)
 
 
-def _flow(named: LabelledGraph, ask: Question) -> Solved:
+def _flow(named: NamedGraph, ask: Question) -> Solved:
     import torch
 
     import ohmformer as ohm
@@ -265,13 +265,13 @@ def _certain(ask: Question) -> dict[str, Any]:
     return {"method": ask.method} if ask.tol is None else {"method": ask.method, "tol": ask.tol}
 
 
-def _labels(named: LabelledGraph) -> np.ndarray:
+def _labels(named: NamedGraph) -> np.ndarray:
     import numpy as np
 
     return np.array(named.labels, dtype=str)
 
 
-def _edges(named: LabelledGraph) -> dict[str, np.ndarray]:
+def _edges(named: NamedGraph) -> dict[str, np.ndarray]:
     labels, (u, v) = _labels(named), named.graph.edge_index.numpy()
     return {"u": labels[u], "v": labels[v]}
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ohmformer.apps.command_line.errors import one_sentence
+
 
 def report(
     results: Annotated[Path, typer.Option(help="Folder with tables and figures.")] = Path("results"),
@@ -14,9 +16,13 @@ def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("runs/report.html"),
 ) -> None:
     """Put everything that was proved and measured on one HTML page that needs nothing else."""
-    try:
+    with one_sentence():
         if out.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"expected an output file of type .html, got {out.name}")
+        from ohmformer.graph.extras import require
+
+        for package in ("markdown_it", "matplotlib"):
+            require(package, "report")
         from ohmformer import __version__
         from ohmformer.apps.report.page import page
         from ohmformer.apps.report.sections import sections
@@ -31,9 +37,6 @@ def report(
         )
         with whole_file(out) as temporary:
             temporary.write_text(page("ohmformer: proved and measured", lead, parts), encoding="utf-8")
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     for command in (command for part in parts for command in part.missing):
         typer.echo(f"not in the report yet: {command}", err=True)
     typer.echo(f"report: {out}")

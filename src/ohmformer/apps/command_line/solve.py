@@ -18,7 +18,7 @@ from ohmformer.apps.command_line.questions import Question, Solved, Task, check_
 if TYPE_CHECKING:
     import numpy as np
 
-    from ohmformer.graph.edge_list import LabelledGraph
+    from ohmformer.graph.edge_list import NamedGraph
 
 PAIR = "--pair"
 
@@ -129,7 +129,7 @@ def _check_outputs(out: Path | None, plot: Path | None, explained: bool) -> None
 
 
 def _asked_pairs(
-    named: LabelledGraph, pair: list[str] | None, pairs: Path | None, sep: str | None
+    named: NamedGraph, pair: list[str] | None, pairs: Path | None, sep: str | None
 ) -> list[tuple[str, str]] | None:
     """The pairs of ``--pair`` and then those of ``--pairs``; None if neither is given."""
     if not pair and pairs is None:
@@ -160,7 +160,7 @@ def _print_certificate(solved: Solved) -> None:
         typer.echo("eigenvalues: " + ", ".join(f"{name} {value:.9g}" for name, value in rows), err=True)
 
 
-def _write(solved: Solved, named: LabelledGraph, ask: Question, out: Path | None, plot: Path | None) -> None:
+def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, plot: Path | None) -> None:
     """Draw first, then write every file under a temporary name, then print."""
     from ohmformer.graph.files import write_table
 

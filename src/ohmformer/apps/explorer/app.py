@@ -42,7 +42,7 @@ ROWS = ("size", "smiles", "upload", "time", "which")
 
 
 def make_app(trained: Mapping[str, Trained] | None = None) -> Dash:
-    """The application, with trained checkpoints by name."""
+    """Build the Dash application, with trained checkpoints by name."""
     known = dict(trained or {})
     app = Dash(
         "ohmformer",
@@ -88,22 +88,22 @@ def make_app(trained: Mapping[str, Trained] | None = None) -> Dash:
 
 @dataclass(frozen=True)
 class Request:
-    """What the browser sends; nothing in it is trusted."""
+    """A request of the browser; nothing in it is trusted."""
 
     values: Mapping[str, Any]
-    """The controls as they stand."""
+    """The values of all controls."""
     trigger: str
-    """The component that something was done to."""
+    """The component that triggered the request."""
     done: Any
-    """What was done, if that was the picture (``event``) or a file (``file``)."""
+    """The event, if the trigger was the picture (``event``) or a file (``file``)."""
     query: Any
     held: Any
-    """The state before, None when the page is opened."""
+    """The state before; None when the page is opened."""
     layer: Any
 
 
 def respond(request: Request, trained: Mapping[str, Trained]) -> dict[str, Any]:
-    """What the page shows next; whatever goes wrong becomes a message, and then the state stays as it was."""
+    """Compute what the page shows next; on an error it shows a message and keeps its state."""
     state, answer, message = None, None, ""
     try:
         with torch.inference_mode():
@@ -125,7 +125,7 @@ def respond(request: Request, trained: Mapping[str, Trained]) -> dict[str, Any]:
 
 
 def _turned(state: State, request: Request, trained: Mapping[str, Trained]) -> State:
-    """The state after everything that was done: every control that differs from it, and the picture or the file.
+    """Apply everything that was changed to the state: controls that differ from it, and the picture or the file.
 
     All controls are compared, not only the last one touched, so that nothing is lost when two are set in quick succession.
     """
@@ -137,13 +137,13 @@ def _turned(state: State, request: Request, trained: Mapping[str, Trained]) -> S
 
 
 def sentence(error: ValueError) -> str:
-    """An error's sentence, as one."""
+    """Format an error's message as a sentence."""
     text = str(error).splitlines()[0][:300] if str(error) else "That did not work."
     return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
 
 
 def _held(request: Request) -> State | None:
-    """The state that the browser holds, with the layer that its slider is at; None if it has none yet."""
+    """Read the state that the browser holds, with the layer of its slider; None if it has none yet."""
     if request.held is None:
         return None
     state = State.from_json(request.held)
@@ -164,13 +164,13 @@ def _label(state: State) -> str:
 
 
 def _values(state: State) -> dict[str, Any]:
-    """What every control shows of a state."""
+    """Compute the values of all controls from a state."""
     own = {name: getattr(state, name) for name in CONTROLS if name not in ("graph", "size")}
     return {"graph": state.origin, "size": len(state.drawing.names), **own}
 
 
 def _controls(state: State, values: Mapping[str, Any], trained: Mapping[str, Trained]) -> dict[str, Any]:
-    """Every control as the state has it; those that stand there already are left alone, as somebody may be typing."""
+    """Set every control whose value differs from the state; the others are left alone, as somebody may be typing."""
     learned = [TRAINED + name for name, model in trained.items() if state.task in model.tasks]
     options = [*METHODS[state.task], *learned]
     here = {
@@ -199,7 +199,7 @@ def _controls(state: State, values: Mapping[str, Any], trained: Mapping[str, Tra
 
 
 def _connect_browser(app: Dash) -> None:
-    """What happens without the server: drawing, sliding, playing, links, downloads, the size of a file."""
+    """Register what runs in the browser alone: drawing, sliding, playing, links, downloads, the size of a file."""
 
     def browser(name: str, *arguments: Any) -> None:
         app.clientside_callback(ClientsideFunction("explorer", name), *arguments)
@@ -214,7 +214,7 @@ def _connect_browser(app: Dash) -> None:
 
 
 def _forbid_elsewhere(app: Dash) -> None:
-    """A content security policy: everything from this server, no script but its own."""
+    """Send a content security policy: everything from this server, no script but its own."""
     scripts = " ".join(app.csp_hashes())
     policy = (
         f"default-src 'self'; script-src 'self' {scripts}; style-src 'self' 'unsafe-inline'; "

@@ -1,4 +1,4 @@
-"""From a state to what is shown: the answer after every layer, its error and its bound, and the exact answer."""
+"""Solve the question of a state: the answer after every layer, its error and its bound, and the exact answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOAL = 1e-4
 
 @dataclass(frozen=True)
 class Readout:
-    """One number that sums up an answer, layer by layer."""
+    """A number that summarises an answer, layer by layer."""
 
     label: str
     unit: str
@@ -39,19 +39,19 @@ class Solution:
     """The answer after 0, 1, ... layers."""
 
     values: Float[Tensor, "states nodes"]
-    """Infinite where a resistance is."""
+    """Values on nodes after each layer; infinite where a resistance is."""
     exact: Float[Tensor, " nodes"]
     errors: list[float]
     """Relative to the exact answer; for eigenvectors the sine of the angle to the eigenspace."""
     bounds: list[float | None]
-    """What is proved of the errors, rounding counted; None where nothing is."""
+    """Proved bounds on the errors, including rounding; None where there is none."""
     error_label: str
     program: Program
     readout: Readout
 
 
 def solve(state: State, trained: Mapping[str, Trained]) -> Solution:
-    """The solution of a state, or a ValueError that says what is missing."""
+    """Solve the question of a state; a ValueError says what is missing."""
     graph = state.drawing.graph()
     if not graph.num_nodes:
         raise ValueError("expected a graph with at least one node; choose Draw and click into the empty field")
@@ -63,7 +63,7 @@ def solve(state: State, trained: Mapping[str, Trained]) -> Solution:
 
 
 def proposed_layers(state: State, trained: Mapping[str, Trained]) -> int:
-    """The depth whose proved bound is ``GOAL``, or as many layers (in whole steps) as the page has."""
+    """Propose a depth: the one whose proved bound is ``GOAL``, or the largest the page offers, in whole steps."""
     if state.method.startswith(TRAINED):
         return checkpoint(state, trained).layers
     graph = state.drawing.graph()
@@ -83,7 +83,7 @@ def proposed_layers(state: State, trained: Mapping[str, Trained]) -> int:
 
 
 def checkpoint(state: State, trained: Mapping[str, Trained]) -> Trained:
-    """The checkpoint that a state names, or a ValueError."""
+    """Find the checkpoint that a state names; a ValueError if there is none."""
     name = state.method.removeprefix(TRAINED)
     if name not in trained:
         raise ValueError(f"expected the page to be started with --checkpoint for {name[:60]!r}, it was not")
@@ -135,7 +135,7 @@ def _function(state: State, graph: Graph) -> Solution:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of ``f(L)``: a signal, how its answer is read, and what is true."""
+    """A question about ``f(L)``: a signal, how the answer is read off, and the exact answer."""
 
     state: State
     graph: Graph
@@ -150,7 +150,7 @@ class Question:
         return float(size) or 1.0
 
     def read(self, answers: Tensor, rooted: bool) -> Float[Tensor, "states nodes"]:
-        """Values on nodes from the blocks that hold the answer after each layer."""
+        """Read values on nodes from the blocks that hold the answer after each layer."""
         if self.state.task != "resistance":
             return answers[..., 0]
         a = self.state.source
@@ -162,7 +162,7 @@ class Question:
         return torch.where(self.exact.isinf(), torch.inf, values)
 
     def widened(self, bound: float, rooted: bool) -> float:
-        """A bound on values from a bound b on the operator norm of ``answer - f(L)``.
+        """Bound the error of the values from a bound b on the operator norm of ``answer - f(L)``.
 
         A signal psi gives ``b |psi|``. A resistance is ``d^T L^+ d`` with ``|d|^2 = 2``, off by at most ``2 b``; or
         ``|M d|^2``, off by at most ``sqrt(2) b (2 sqrt(R) + sqrt(2) b)`` by the triangle inequality.
@@ -172,14 +172,14 @@ class Question:
         return 2 * math.sqrt(2) * bound * math.sqrt(self.scale) + 2 * bound**2 if rooted else 2 * bound
 
     def errors(self, values: Float[Tensor, "states nodes"]) -> list[float]:
-        """Relative errors after each layer."""
+        """Compute relative errors after each layer."""
         finite = self.exact.isfinite()
         gap = values[:, finite] - self.exact[finite]
         sizes = gap.abs().amax(-1) if self.state.task == "resistance" else gap.norm(dim=-1)
         return (sizes / self.scale).tolist()
 
     def readout(self, values: Float[Tensor, "states nodes"]) -> Readout:
-        """Resistance between two terminals or power, the largest resistance, or the heat that is left."""
+        """Compute the summary: a resistance between two terminals, power, the largest resistance, or the remaining heat."""
         names = self.state.drawing.names
         if self.state.task == "electric":
             terminals = sorted(self.state.currents, key=lambda c: -c[1])
@@ -199,7 +199,7 @@ class Question:
 
 
 def question_of(state: State, graph: Graph) -> Question:
-    """The question of a task other than eigenvectors."""
+    """Build the question of a task other than eigenvectors."""
     one = torch.zeros(graph.num_nodes, 1, dtype=torch.float64)
     if state.task == "electric":
         for node, ampere in state.currents:
@@ -230,7 +230,7 @@ def _check_balance(graph: Graph, currents: Float[Tensor, "nodes 1"]) -> None:
 
 
 def _iteration(state: State, graph: Graph) -> tuple[SubspaceIteration, Float[Tensor, "nodes k"]]:
-    """The iteration with as many columns as reach the wanted eigenvalue and all that are equal to it, and its start."""
+    """Build the iteration, with columns up to the wanted eigenvalue and all equal ones, and its start."""
     method = METHODS[state.task][state.method]
     assert isinstance(method, Iteration)
     spectrum = exact.spectrum(graph)
@@ -246,7 +246,7 @@ def _iteration(state: State, graph: Graph) -> tuple[SubspaceIteration, Float[Ten
 
 
 def _wanted_order(graph: Graph, method: str) -> Float[Tensor, " rank"]:
-    """The nonzero eigenvalues, the first wanted one first."""
+    """List the nonzero eigenvalues, in the order in which the task counts them."""
     found = exact.eigenvectors(graph, max(graph.num_nodes, 1), "largest" if method == "largest" else "smallest")
     return found.values[found.mask]
 
@@ -280,7 +280,7 @@ def _eigenvector(state: State, graph: Graph) -> Solution:
 
 
 def _null_columns(multiply: Laplacian, graph: Graph) -> int:
-    """How many of the first columns are the null space: it is at the bottom, which only ``Shifted`` starts from."""
+    """Count the leading columns that span the null space; only ``Shifted`` iterates from the bottom, where it is."""
     return graph.num_components if isinstance(multiply, Shifted) else 0
 
 
@@ -295,7 +295,7 @@ def _eigen_solution(
     label: str,
     program: Program,
 ) -> Solution:
-    """The column beside the eigenvector nearest to where it ends, signs alike.
+    """Pair the column with the eigenvector nearest to its last value, signs matched.
 
     Where an eigenvalue is repeated its eigenvectors are not unique; the nearest one is the projection onto all of them.
     """
@@ -353,7 +353,7 @@ def _trained(state: State, graph: Graph, model: Trained) -> Solution:
 
 
 def _scaled(question: Question, values: Float[Tensor, "states nodes"]) -> Float[Tensor, "states nodes"]:
-    """Values times the factor, one per layer, that brings them nearest to the truth: what is learned has no scale."""
+    """Rescale values, layer by layer, to fit the exact answer best, as models are trained up to scale."""
     finite = question.exact.isfinite()
     known = torch.where(finite, values, 0.0)
     fit = known @ torch.where(finite, question.exact, 0.0) / known.square().sum(-1).clamp(min=1e-300)

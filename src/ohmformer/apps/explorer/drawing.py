@@ -15,14 +15,14 @@ LONGEST_NAME = 24
 OHMS = (1e-3, 1e3)
 """The least and the largest resistance; beyond a ratio of a million a picture of layers says little."""
 FARTHEST = 1e5
-"""Of a place from the origin."""
+"""The largest distance of a node from the origin."""
 
 Place = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Nodes by number, each with a name and a place; edges ``(u, v)`` with resistances. Checked when it is made.
+    """A drawn graph: nodes with names and positions, edges ``(u, v)`` with resistances; checked when it is made.
 
     >>> Drawing(("a", "b"), ((0.0, 0.0), (100.0, 0.0)), ((0, 1),), (2.0,)).graph()
     Graph(nodes=2, edges=1, components=1)
@@ -54,26 +54,26 @@ class Drawing:
                 raise ValueError(f"expected a resistance from {OHMS[0]:g} to {OHMS[1]:g} ohm, got {ohm:g}")
 
     def graph(self) -> Graph:
-        """The graph, in float64."""
+        """Convert to a graph, in float64."""
         edges = torch.tensor(self.edges, dtype=torch.long).reshape(-1, 2)
         return Graph.from_edges(edges, num_nodes=len(self.names), resistance=torch.tensor(self.ohms, dtype=torch.float64))
 
     # ------------------------------------------------------------------------------------------------ changes
 
     def add_node(self, place: Place) -> Drawing:
-        """One more node, called by the least number that is free."""
+        """Add a node, named by the least free number."""
         taken = set(self.names)
         name = next(str(i) for i in range(len(taken) + 1) if str(i) not in taken)
         return replace(self, names=(*self.names, name), places=(*self.places, place))
 
     def add_edge(self, u: int, v: int) -> Drawing:
-        """One more edge, of one ohm."""
+        """Add an edge of one ohm."""
         if {u, v} in [set(edge) for edge in self.edges]:
             raise ValueError(f"expected two nodes that are not joined yet, {self.name(u)} and {self.name(v)} are")
         return replace(self, edges=(*self.edges, (u, v)), ohms=(*self.ohms, 1.0))
 
     def drop_node(self, i: int) -> Drawing:
-        """Without a node and its edges; those after it move up by one number."""
+        """Remove a node and its edges; later nodes are renumbered."""
         self.name(i)
         kept = [j for j, edge in enumerate(self.edges) if i not in edge]
 
@@ -88,22 +88,22 @@ class Drawing:
         )
 
     def drop_edge(self, j: int) -> Drawing:
-        """Without an edge."""
+        """Remove an edge."""
         self._check_edge(j)
         return replace(self, edges=self.edges[:j] + self.edges[j + 1 :], ohms=self.ohms[:j] + self.ohms[j + 1 :])
 
     def with_ohm(self, j: int, ohm: float) -> Drawing:
-        """With another resistance on an edge."""
+        """Set the resistance of an edge."""
         self._check_edge(j)
         return replace(self, ohms=(*self.ohms[:j], ohm, *self.ohms[j + 1 :]))
 
     def with_place(self, i: int, place: Place) -> Drawing:
-        """With a node elsewhere."""
+        """Move a node."""
         self.name(i)
         return replace(self, places=(*self.places[:i], place, *self.places[i + 1 :]))
 
     def name(self, i: int) -> str:
-        """The name of a node, or a ValueError."""
+        """Look up the name of a node; a ValueError if there is no such node."""
         if not 0 <= i < len(self.names):
             raise ValueError(f"expected one of the {len(self.names)} nodes, got number {i}")
         return self.names[i]
@@ -114,7 +114,7 @@ class Drawing:
 
 
 def check_size(nodes: int, edges: int) -> None:
-    """A ValueError if a graph is too large for the page."""
+    """Raise a ValueError if a graph is too large for the page."""
     if nodes > MOST_NODES:
         raise ValueError(f"expected at most {MOST_NODES} nodes, got {nodes}; larger graphs: ohmformer solve FILE")
     if edges > MOST_EDGES:

@@ -13,24 +13,24 @@ from ohmformer.graph import Graph
 UNIT = 100.0
 ROUNDS = 60
 LEAST, MOST_STRETCH = 0.6, 4.0
-"""Where nodes come closer than so many edges, the picture is stretched, but not without end."""
+"""Nodes closer than this many edges make the picture stretch, up to a limit."""
 
 
 def circle(n: int) -> list[Place]:
-    """Around a circle, the first node on top."""
+    """Place nodes on a circle, the first one on top."""
     radius = UNIT / (2 * math.sin(math.pi / n)) if n > 2 else UNIT / 2
     turns = [2 * math.pi * i / max(n, 1) for i in range(n)]
     return [(radius * math.sin(t), -radius * math.cos(t)) for t in turns]
 
 
 def rows(n: int, width: int, *, turning: bool = False) -> list[Place]:
-    """Row by row from left to right, or, if ``turning``, there and back, so that neighbours stay neighbours."""
+    """Place nodes in rows from left to right; ``turning`` reverses every other row, so that a path stays connected."""
     cells = [divmod(i, width) for i in range(n)]
     return [(UNIT * (width - 1 - x if turning and y % 2 else x), UNIT * y) for y, x in cells]
 
 
 def least_stress(graph: Graph) -> list[Place]:
-    """Places whose distances are as near to the distances in the graph as they can be, component after component.
+    """Place nodes so that distances in the plane fit distances in the graph, component after component.
 
     Stress majorisation: for weights ``d_ij^-2`` every round solves ``L_w x = L_z z``, which never raises the stress. It
     starts from classical scaling, so nothing is drawn at random.
@@ -52,7 +52,7 @@ def least_stress(graph: Graph) -> list[Place]:
 
 
 def _scaled(distance: Float[np.ndarray, "m m"]) -> Float[np.ndarray, "m 2"]:
-    """Points in the plane for a matrix of distances, widest from left to right."""
+    """Find points in the plane for a matrix of distances, widest from left to right."""
     m = len(distance)
     if m == 1:
         return np.zeros((1, 2))

@@ -28,15 +28,15 @@ TRAINED = "trained:"
 
 @dataclass(frozen=True)
 class Task:
-    """A question, in words."""
+    """A task of the page, described in words."""
 
     label: str
     says: str
     value: str
-    """What the colour of a node is."""
+    """What the colour of a node shows."""
     unit: str
     signed: bool
-    """Whether values lie on both sides of zero."""
+    """Whether values have both signs."""
     flows: bool = False
     """Whether differences of values drive a current through the edges."""
 
@@ -72,20 +72,20 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Method:
-    """A construction: its name here, one layer of it in one line, and what is proved."""
+    """A construction: its name on the page, a layer in one line, and its bound."""
 
     label: str
     update: str
     says: str
     build: Callable[[Spectrum, float], Construction]
-    """From the spectrum of the graph and the time s."""
+    """Builds it from the spectrum of the graph and the time s."""
     anytime: bool = True
-    """Whether every layer holds an approximation; else only the last one does, and only it has a bound."""
+    """Whether every layer holds an approximation; otherwise only the last one does, and only it has a bound."""
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """A subspace iteration, with Lemma 8 between its steps."""
+    """Build a subspace iteration, with Lemma 8 between its steps."""
 
     label: str
     update: str

@@ -21,7 +21,7 @@ LIMITS = (
 
 
 def page() -> html.Div:
-    """Everything, with nothing in it yet."""
+    """Lay out the page, empty."""
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),
@@ -48,7 +48,7 @@ def _header() -> html.Header:
 
 
 def _stage() -> html.Section:
-    """The circuit and what moves it."""
+    """Lay out the circuit and the controls of the animation."""
     tools = html.Div(
         [
             _pills("tool", TOOLS, "probe", "Tool"),
@@ -148,5 +148,5 @@ def _number(name: str, label: str, low: int | float, high: int | float, step: in
 
 
 def _named(label: str) -> dict[str, Any]:
-    """What a screen reader calls an element."""
+    """Name an element for screen readers."""
     return {"aria-label": label}

@@ -1,4 +1,4 @@
-"""Graphs to begin with: families of the library, and molecules."""
+"""Predefined graphs: families of the library, and molecules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from ohmformer.apps.explorer import layout
 from ohmformer.apps.explorer.drawing import MOST_NODES, Drawing, Place, check_size
 from ohmformer.graph import Graph
+from ohmformer.graph.extras import require
 from ohmformer.graph.families import family
+from ohmformer.graph.smiles import canonical
 
 FAMILIES = {
     "path": "Path",
@@ -27,7 +29,7 @@ LONGEST_SMILES = 300
 
 
 def preset(name: str, nodes: int) -> Drawing:
-    """A graph of a family with every resistance one; random families are drawn from seed 0."""
+    """Draw a graph of a family with unit resistances; random families use seed 0."""
     if name not in FAMILIES:
         raise ValueError(f"expected a graph among {', '.join(FAMILIES)}, got {name!r}")
     if not 2 <= nodes <= MOST_NODES:
@@ -46,18 +48,16 @@ def preset(name: str, nodes: int) -> Drawing:
 
 
 def molecule(smiles: str) -> Drawing:
-    """The heavy atoms and bonds of a molecule, drawn as chemists do; every bond is one ohm."""
-    from ohmformer.experiments.molecules import canonical
-
+    """Draw the heavy atoms and bonds of a molecule as chemists do; every bond is one ohm."""
     if not 1 <= len(smiles) <= LONGEST_SMILES:
         raise ValueError(f"expected SMILES of 1 to {LONGEST_SMILES} characters, got {len(smiles)}")
     try:
-        from rdkit import Chem
-        from rdkit.Chem.rdDepictor import Compute2DCoords
+        require("rdkit", "molecules")
     except ImportError as error:
-        raise ValueError(
-            "expected RDKit to be installed for molecules, it is not: pip install ohmformer[molecules]"
-        ) from error
+        raise ValueError(str(error)) from error  # shown on the page, like any other refusal
+    from rdkit import Chem
+    from rdkit.Chem.rdDepictor import Compute2DCoords
+
     found = Chem.MolFromSmiles(canonical(smiles))
     if found is None:
         raise ValueError(f"expected a molecule as SMILES, got {smiles!r}")
@@ -71,7 +71,7 @@ def molecule(smiles: str) -> Drawing:
 
 
 def drawn(graph: Graph, names: Sequence[str], places: Sequence[Place]) -> Drawing:
-    """A graph with names and places as a drawing."""
+    """Make a drawing of a graph from names and positions."""
     check_size(graph.num_nodes, graph.num_edges)
     return Drawing(
         tuple(names),

@@ -33,24 +33,24 @@ class State:
 
     drawing: Drawing
     origin: str = "drawn"
-    """The family, ``molecule``, ``upload``, or ``drawn``."""
+    """Where the graph comes from: a family, ``molecule``, ``upload``, or ``drawn``."""
     smiles: str = CAFFEINE
     task: str = "electric"
     method: str = "gradient-descent"
     layers: int = 60
-    """How deep the Transformer is."""
+    """The depth of the Transformer."""
     proposed: bool = True
-    """Whether the page chose that depth; then it follows the graph."""
+    """Whether the page chose the depth; it then changes with the graph."""
     layer: int = 60
-    """After which of its layers it is shown."""
+    """The layer after which the answer is shown."""
     currents: tuple[tuple[int, float], ...] = ()
-    """``(node, ampere)``, positive where current goes in."""
+    """Pairs ``(node, ampere)``, positive where current goes in."""
     source: int = 0
     """The node that resistances are measured from, or where the heat is put."""
     time: float = 1.0
-    """s in exp(-sL)."""
+    """The time s in exp(-sL)."""
     which: int = 1
-    """The first, second, ... eigenvector."""
+    """Which eigenvector, counted from 1."""
 
     def __post_init__(self) -> None:
         nodes = len(self.drawing.names)
@@ -71,7 +71,7 @@ class State:
             raise ValueError("expected one current per node, got two for one")
 
     def as_json(self) -> dict[str, Any]:
-        """For the browser."""
+        """Convert to plain types for the browser."""
         d = self.drawing
         nodes = [[name, *place] for name, place in zip(d.names, d.places, strict=True)]
         edges = [[*edge, ohm] for edge, ohm in zip(d.edges, d.ohms, strict=True)]
@@ -80,7 +80,7 @@ class State:
 
     @classmethod
     def from_json(cls, data: Any) -> State:
-        """The inverse, or a ValueError."""
+        """Read what ``as_dict`` wrote; a ValueError if it is anything else."""
         if not isinstance(data, dict) or data.get("v") != VERSION:
             raise ValueError(f"expected a state of version {VERSION}, got something else")
         nodes, edges = _rows(data, "nodes", 3, MOST_NODES), _rows(data, "edges", 3, MOST_EDGES)
@@ -95,14 +95,14 @@ class State:
         return cls(drawing, currents=currents, **question)
 
     def query(self) -> str:
-        """The permalink's query, without the question mark; the layer is in it once, where it can be read."""
+        """Write the permalink's query, without the question mark; the layer is written in plain."""
         text = json.dumps({**self.as_json(), "layer": self.layers}, separators=(",", ":")).encode()
         packed = base64.urlsafe_b64encode(zlib.compress(text, 9)).rstrip(b"=").decode()
         return urlencode({"v": VERSION, "layer": self.layer, "state": packed})
 
     @classmethod
     def from_query(cls, query: str) -> State:
-        """The state of a permalink, or a ValueError."""
+        """Read the state of a permalink; a ValueError if it is no good."""
         if len(query) > LONGEST_QUERY:
             raise ValueError(f"expected a link of at most {LONGEST_QUERY} characters, got {len(query)}")
         fields = parse_qs(query.removeprefix("?"))
@@ -122,7 +122,7 @@ class State:
 
 
 def number(value: Any) -> float:
-    """A number of reasonable size, or a ValueError."""
+    """Read a number of reasonable size; a ValueError if it is anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number, got {str(value)[:40]!r}")
     if not abs(value) <= LARGEST:
@@ -131,14 +131,14 @@ def number(value: Any) -> float:
 
 
 def integer(value: Any) -> int:
-    """A whole number, or a ValueError."""
+    """Read a whole number; a ValueError if it is anything else."""
     if number(value) != int(number(value)):
         raise ValueError(f"expected a whole number, got {value!r}")
     return int(value)
 
 
 def within(what: str, value: int | float, low: int | float, high: int | float) -> None:
-    """A ValueError if a number lies outside."""
+    """Raise a ValueError if a number lies outside a range."""
     if not low <= value <= high:
         raise ValueError(f"expected {what} from {low:g} to {high:g}, got {value:g}")
 

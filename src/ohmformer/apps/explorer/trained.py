@@ -35,28 +35,28 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Trained:
-    """One seed of a finished run."""
+    """The trained model of one seed of a finished run."""
 
     run: Checkpoint
 
     @classmethod
     def load(cls, path: Path) -> Trained:
-        """From a checkpoint or the folder of a run."""
+        """Load a checkpoint, given the file or the folder of a run."""
         return cls(load(path))
 
     @property
     def name(self) -> str:
-        """What the page calls it."""
+        """Its name on the page."""
         return self.run.setting.name
 
     @property
     def layers(self) -> int:
-        """Its depth."""
+        """Its number of layers."""
         return self.run.setting.layers
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The page's tasks that it can answer."""
+        """The tasks of the page that it can answer."""
         return TASKS[self.run.setting.task]
 
     @property
@@ -66,7 +66,7 @@ class Trained:
 
     @cached_property
     def model(self) -> EfficientTransformer | LinearTransformer:
-        """The library's model with its weights, in float64."""
+        """Build the library's model with its weights, in float64."""
         setting, weights = self.run.setting, self.run.weights
         if setting.scalars:
             program = scalars.to_program(weights["scalars"][SEED, 0], setting.normalization)
@@ -78,7 +78,7 @@ class Trained:
 
     @cached_property
     def program(self) -> Program:
-        """Its weights by named blocks."""
+        """Convert its weights to named blocks."""
         if isinstance(self.model, EfficientTransformer):
             program = self.model.program()
             return program if self.run.setting.scalars else self._split(program)
@@ -95,7 +95,7 @@ class Trained:
         return self._split(Program(dict(layout.widths), [layer(x) for x in layers], self.model.normalization))
 
     def _split(self, program: Program) -> Program:
-        """The features as two named halves, demands and answers; those of eigenvectors as they are."""
+        """Split the features into demands and answers; those of eigenvectors stay one block."""
         if self.run.setting.task == EIGENVECTORS:
             return program
         half = self.run.setting.nodes
@@ -120,14 +120,14 @@ class Trained:
         return Program(widths, layers, program.normalization)
 
     def check(self, task: str, time: float) -> None:
-        """A ValueError if it was not trained for this."""
+        """Raise a ValueError if it was not trained for a task or graph."""
         if task not in self.tasks:
             raise ValueError(f"expected the task {' or '.join(self.tasks)} for {self.name}, got {task}")
         if task == "heat" and abs(time - HEAT_TIME) > 1e-9:
             raise ValueError(f"expected the time s = {HEAT_TIME} that the checkpoint was trained for, got {time:g}")
 
     def answers(self, graph: Graph, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "states nodes k"]:
-        """The answer to centred demands before the first layer and after each."""
+        """Answer centred demands, before the first layer and after each."""
         k, nodes = demands.shape[1], self.run.setting.nodes
         if self.run.setting.scalars:
             return self._trace(graph, {scalars.DEMAND: demands}, scalars.ANSWER)
@@ -137,7 +137,7 @@ class Trained:
         return self._trace(graph, {PHI: phi}, PHI)[..., nodes : nodes + k]
 
     def eigenvectors(self, graph: Graph) -> Float[Tensor, "states nodes nodes"]:
-        """The columns that were trained to be eigenvectors, ascending, the null space first."""
+        """Return the columns that were trained to be eigenvectors, ascending, the null space first."""
         nodes = self.run.setting.nodes
         if graph.num_nodes != nodes:
             raise ValueError(f"expected a graph of {nodes} nodes, as in training, got {graph.num_nodes}")

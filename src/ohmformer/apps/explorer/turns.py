@@ -1,4 +1,4 @@
-"""What a user can do: each function turns one state into the next, or raises a ValueError that the page shows."""
+"""The actions of a user: each function turns one state into the next, or raises a ValueError that the page shows."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ohmformer.apps.explorer.trained import Trained
 from ohmformer.apps.explorer.uploads import read_upload
 
 AMPERE = 1.0
-"""What one click puts in."""
+"""The current that one click injects, in ampere."""
 
 
 def first_state(trained: Mapping[str, Trained]) -> State:
-    """What the page shows when it is opened: a grid, current from corner to corner, Lemma 1."""
+    """Make the state of a newly opened page: a grid, current from corner to corner, Lemma 1."""
     return with_graph(State(preset("grid", 25), "grid"), preset("grid", 25), "grid", trained)
 
 
 def turn(state: State, what: str, value: Any, trained: Mapping[str, Trained]) -> State:
-    """The state after one control has been set, or one thing has been done to the picture."""
+    """Apply one action, a control set or an event in the picture, to a state."""
     if what == "event":
         after = _on_picture(state, value)
         if after.proposed and (after.drawing.edges, after.drawing.ohms) != (state.drawing.edges, state.drawing.ohms):
@@ -66,7 +66,7 @@ def turn(state: State, what: str, value: Any, trained: Mapping[str, Trained]) ->
 
 
 def with_graph(state: State, drawing: Drawing, origin: str, trained: Mapping[str, Trained]) -> State:
-    """Another graph: one ampere from its first node to one as far away as any, and the depth that it asks for."""
+    """Show another graph: one ampere from its first node to a farthest one, and the proposed depth."""
     far = farthest(drawing)
     currents = ((0, AMPERE), (far, -AMPERE)) if far else ()
     which = min(state.which, max(len(drawing.names) - 1, 1))
@@ -74,13 +74,13 @@ def with_graph(state: State, drawing: Drawing, origin: str, trained: Mapping[str
 
 
 def with_depth(state: State, trained: Mapping[str, Trained]) -> State:
-    """The proposed depth, shown after its last layer."""
+    """Set the proposed depth, shown after its last layer."""
     layers = proposed_layers(state, trained)
     return replace(state, layers=layers, layer=layers, proposed=True)
 
 
 def farthest(drawing: Drawing) -> int:
-    """The node with the longest way from node 0 within its component; 0 if it is alone."""
+    """Find the node farthest from node 0 within its component; 0 if it is alone."""
     neighbours: dict[int, list[int]] = {}
     for u, v in drawing.edges:
         neighbours.setdefault(u, []).append(v)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from pathlib import PurePath
+from typing import Any
 
 from ohmformer.apps.explorer.drawing import MOST_EDGES, Drawing, check_size
 from ohmformer.apps.explorer.layout import least_stress
@@ -17,7 +18,7 @@ WEIGHTS = ("resistance", "conductance")
 
 
 def read_upload(filename: str, contents: str) -> Drawing:
-    """The graph of an edge list, from a browser's ``data:...;base64,`` address.
+    """Read the graph of an uploaded edge list, from the browser's ``data:...;base64,`` address.
 
     A third column counts only if the first line says what it is, as in ``source,target,resistance``.
     """
@@ -35,7 +36,7 @@ def read_upload(filename: str, contents: str) -> Drawing:
             "expected two columns, or a first line such as source,target,resistance (or conductance) that says what the "
             f"others are, got {', '.join(header)[:60]!r}"
         )
-    weight = {named[0]: named[0]} if named else {}
+    weight: dict[str, Any] = {named[0]: named[0]} if named else {}
     found = parse_edges(lines, "the file", DELIMITERS[suffix], **weight)
     check_size(found.graph.num_nodes, found.graph.num_edges)
     return drawn(found.graph, found.labels, least_stress(found.graph))

@@ -1,4 +1,4 @@
-"""A solution as the browser gets it: every layer at once, so that sliding asks nobody."""
+"""A solution as it is sent to the browser: every layer at once, so that sliding needs no request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ohmformer.apps.explorer.weights import drawn_weights
 
 
 def shown(state: State, solution: Solution, *, method: str) -> dict[str, Any]:
-    """JSON without NaN and infinity: a value that is not finite is null."""
+    """Write what the page shows as JSON; values that are not finite become null."""
     task, finite = TASKS[state.task], solution.exact[solution.exact.isfinite()]
     return {
         "task": {"label": task.label, "value": task.value, "unit": task.unit, "signed": task.signed, "flows": task.flows},
@@ -31,5 +31,5 @@ def shown(state: State, solution: Solution, *, method: str) -> dict[str, Any]:
 
 
 def _digits(values: list[Any]) -> list[float | None]:
-    """Eight digits are more than can be seen; null for what is not a finite number."""
+    """Round to eight digits, more than can be seen; None for what is not finite."""
     return [float(f"{x:.8g}") if x is not None and math.isfinite(x) else None for x in values]

@@ -13,7 +13,7 @@ CELLS = 5
 
 
 def drawn_weights(program: Program) -> dict[str, Any]:
-    """``blocks``: cells of each; ``layers``: matrices of each distinct layer; ``order``: which of them is layer l."""
+    """List the weights: ``blocks``, cells of each; ``layers``, matrices of distinct layers; ``order``, which is layer l."""
     number: dict[int, int] = {}
     layers: list[Any] = []
     for layer in program.layers:
@@ -41,7 +41,7 @@ def _matrices(layer: Layer) -> list[dict[str, Any]]:
 
 
 def _plain(coefficient: Coefficient) -> Any:
-    """A number, a diagonal or a matrix, to six digits."""
+    """Round a coefficient (number, diagonal or matrix) to six digits."""
     if isinstance(coefficient, int | float):
         return float(f"{coefficient:.6g}")
     values = torch.as_tensor(coefficient, dtype=torch.float64).tolist()

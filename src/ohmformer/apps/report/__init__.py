@@ -1,1 +1,1 @@
-"""What was proved and measured, on one page: the gallery of constructions, and the report of everything in ``results/``."""
+"""The report: a gallery of all constructions and everything in ``results/``, on one page."""

@@ -1,4 +1,4 @@
-"""How many layers each construction needs, by its bound: the paper's lemmas beside ours."""
+"""Tables of how many layers each construction needs by its bound, the paper's lemmas beside ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEAT = {
 
 
 def depth_tables() -> str:
-    """Two Markdown tables: depth against the condition number, and for heat against ``s lmax``."""
+    """Write two Markdown tables: depth against the condition number, and for heat against ``s lmax``."""
     inverses = [
         [task, name, *(str(_depth(build(Spectrum(1 / kappa, 1.0)))) for kappa in CONDITIONS)]
         for (task, name), build in INVERSES.items()
@@ -56,6 +56,6 @@ def _depth(construction) -> int:
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
+    """Write a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,7 +1,7 @@
 """The gallery: every construction with its update, its weights as pictures, its bound, and its error against the bound.
 
-Words come from the docstrings of the constructions, weights from their programs, errors from running them on one graph.
-Nothing here repeats what the code says, so nothing can go stale; the documentation and the report show the same exhibits.
+Descriptions come from the docstrings of the constructions, weights from their programs, errors from running them on one
+graph, so that none of it can go out of date. The documentation and the report show the same exhibits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from ohmformer import exact
-from ohmformer.apps.report.svg import NEGATIVE, POSITIVE, Curve, draw_curves, draw_layer
+from ohmformer.apps.report.charts import Curve, draw_curves
+from ohmformer.apps.report.svg import MUTED, NEGATIVE, POSITIVE, draw_layer
 from ohmformer.constructions import (
     Chebyshev,
     ChebyshevCubing,
@@ -56,24 +57,24 @@ from ohmformer.graph.families import family
 graph = family("csl", 10, generator=torch.Generator().manual_seed(4), spread=2.0)
 spectrum = ohm.exact.spectrum(graph)
 """
-"""What every exhibit's code begins with."""
+"""The beginning of every exhibit's code."""
 
 
 def gallery_graph() -> Graph:
-    """The graph that everything is shown on: circular skip links, ten nodes, the paper's resistances."""
+    """Make the graph that everything is measured on: circular skip links, ten nodes, the paper's resistances."""
     return family("csl", 10, generator=torch.Generator().manual_seed(SEED), spread=2.0)
 
 
 @dataclass(frozen=True)
 class Point:
-    """The error of a construction at one depth, and what was promised."""
+    """The error of a construction at one depth, and its bounds."""
 
     layers: int
     error: float
     bound: float | None
-    """None where nothing is promised."""
+    """None where there is no bound."""
     printed: float | None
-    """The paper's own bound, where it differs in form."""
+    """The bound as the paper prints it, where it differs."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Exhibit:
 
     @property
     def bound(self) -> str:
-        """What is proved, as Markdown."""
+        """The error bound, as Markdown."""
         return _prose(type(self.construction).error_bound)  # pyright: ignore[reportAttributeAccessIssue]
 
     @cached_property
@@ -122,18 +123,22 @@ class Exhibit:
         return [_measure(self.construction, layers) for layers in self.depths]
 
     def pictures(self) -> Iterator[tuple[str, str]]:
-        """The weights of every kind of layer at the greatest depth: which layers, and their matrices as SVG."""
+        """Draw the weights of every kind of layer at the greatest depth: which layers, and their matrices as SVG."""
         program = self.construction.program(self.depths[-1])
         for words, layer in kinds_of_layers(program):
             yield words, draw_layer(layer, list(program.blocks))
 
     def plot(self) -> str:
-        """Error against depth, with the bounds, as SVG."""
+        """Draw error against depth, with the bounds, as an HTML image."""
         points = self.points
+        printed = [(p.layers, p.printed) for p in points if p.printed is not None]
+        bound = [(p.layers, p.bound) for p in points if p.bound is not None]
         curves = [
-            Curve("printed bound", [(p.layers, p.printed) for p in points if p.printed is not None], "#8a8f98", "2 4"),
-            Curve("bound", [(p.layers, p.bound) for p in points if p.bound is not None], NEGATIVE, width=6),
-            Curve("measured", [(p.layers, p.error) for p in points], POSITIVE, dots=True),
+            Curve("printed bound", printed, {"color": MUTED, "linestyle": ":"}),
+            Curve(
+                "bound", bound, {"color": NEGATIVE, "linewidth": 5, "alpha": 0.45}
+            ),  # wide and pale, below what is measured
+            Curve("measured", [(p.layers, p.error) for p in points], {"color": POSITIVE, "marker": "o", "markersize": 4}),
         ]
         return draw_curves(curves, f"{self.title}: error against layers, with its bound")
 
@@ -146,7 +151,7 @@ SHORT = tuple(range(0, 7))
 
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
-    """The gallery, in the order of the paper's tasks."""
+    """List all exhibits, in the order of the paper's tasks."""
     spectrum = exact.spectrum(gallery_graph())
     electric, root, heat = "electric flow, L⁺ψ", "square root, √L⁺", "heat kernel, exp(−sL)"
     columns, log, s = "orthonormal columns", np.log, HEAT_TIME
@@ -181,7 +186,7 @@ def exhibits() -> tuple[Exhibit, ...]:
 
 
 def kinds_of_layers(program: Program) -> Iterator[tuple[str, Layer]]:
-    """The first layer of every pattern of nonzero blocks, with the numbers of all layers that share the pattern."""
+    """Find the first layer of every pattern of nonzero blocks, with the numbers of all layers of that pattern."""
     found: dict[tuple, list[int]] = {}
     for number, layer in enumerate(program.layers, 1):
         heads = tuple((tuple(h.value), tuple(h.query), tuple(h.key)) for h in layer.heads)
@@ -193,7 +198,7 @@ def kinds_of_layers(program: Program) -> Iterator[tuple[str, Layer]]:
 
 
 def _which(numbers: list[int], program: Program) -> str:
-    """``layers 2 to 9, whose coefficients differ (those of layer 2)``, and the like."""
+    """Describe which layers share a pattern: ``layers 2 to 9; coefficients differ, these are layer 2's``."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) == 1:
         return f"layer {first}"
@@ -206,7 +211,7 @@ def _which(numbers: list[int], program: Program) -> str:
 
 
 def _measure(construction: Runnable, layers: int) -> Point:
-    """Error and bound as ``ohmformer verify`` takes them: relative to the size of the answer, or the sine of an angle."""
+    """Measure error and bound as ``ohmformer verify`` does: relative to the answer's size, or the sine of an angle."""
     named = Named("gallery", gallery_graph())
     if isinstance(construction, Orthogonalization):
         return _measure_columns(construction, layers)
@@ -223,7 +228,7 @@ def _measure(construction: Runnable, layers: int) -> Point:
 
 
 def _printed(construction: Construction, layers: int) -> float | None:
-    """The paper's bound, relative, where it has one and its condition holds."""
+    """Evaluate the paper's bound, relative, where it has one and its condition holds."""
     bound = getattr(construction, "printed_bound", None)
     try:
         return None if bound is None or construction.statement == "ours" else bound(layers) / construction.size
@@ -232,7 +237,7 @@ def _printed(construction: Construction, layers: int) -> float | None:
 
 
 def _measure_columns(construction: Orthogonalization, layers: int) -> Point:
-    """``|Phi^T Phi - I|`` from Gaussian columns of norm at most one."""
+    """Measure ``|Phi^T Phi - I|``, starting from Gaussian columns of norm at most one."""
     graph, k = gallery_graph(), construction.k
     columns = torch.randn(graph.num_nodes, k, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
     columns = columns / torch.linalg.matrix_norm(columns, 2)
@@ -245,6 +250,6 @@ def _measure_columns(construction: Orthogonalization, layers: int) -> Point:
 
 
 def _prose(thing: object) -> str:
-    """A docstring as Markdown: without its doctests and without Sphinx's roles."""
+    """Convert a docstring to Markdown, without doctests and Sphinx's roles."""
     text = (inspect.getdoc(thing) or "").split("\n>>>")[0]
     return re.sub(r":(?:class|func|meth|mod|data|attr):(?=`)", "", text).strip()

@@ -1,7 +1,6 @@
-"""Markdown as it stands in ``results/``, turned into HTML that needs nothing else.
+"""Convert the Markdown files of ``results/`` to self-contained HTML.
 
-Raw HTML is shown as text, pictures from the same folder are put into the page itself, and links that lead to files are left
-as plain words.
+Raw HTML is shown as text, pictures from the same folder are embedded, and links to files become plain words.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ _CONTROLS = {i: None for i in range(32) if chr(i) not in "\t\n\r"}
 
 @dataclass(frozen=True)
 class Table:
-    """A table in a Markdown file, cells as they are written."""
+    """A table of a Markdown file, cells as text."""
 
     header: list[str]
     rows: list[list[str]]
 
     def column(self, name: str) -> int | None:
-        """The number of a column, or None."""
+        """Find the number of a column; None if there is no such column."""
         return self.header.index(name) if name in self.header else None
 
 
 @dataclass(frozen=True)
 class Document:
-    """A Markdown file: its title, and the rest."""
+    """A Markdown file: its title and its text."""
 
     path: Path
     title: str
@@ -43,7 +42,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """A file whose first line may be its title."""
+        """Read a file; its first line is the title if it is a heading."""
         try:
             text = path.read_text(encoding="utf-8").translate(_CONTROLS)
         except UnicodeDecodeError:
@@ -52,21 +51,21 @@ class Document:
         return cls(path, first[2:].strip(), rest) if first.startswith("# ") else cls(path, path.stem, text)
 
     def html(self, *, pictures: bool = True) -> str:
-        """Without the title; ``pictures=False`` leaves pictures out."""
+        """Convert the text, without the title; ``pictures=False`` leaves pictures out."""
         return to_html(self.text, self.path.parent if pictures else None)
 
     def tables(self) -> list[Table]:
-        """All tables, cells as they are written."""
+        """List all tables."""
         return list(_tables(_PARSER.parse(self.text)))
 
     def pictures(self) -> list[str]:
-        """All pictures of the same folder, as HTML."""
+        """List all pictures that lie in the same folder, as HTML."""
         found = (child for token in _PARSER.parse(self.text) for child in token.children or [] if child.type == "image")
         return [html for child in found if (html := picture(self.path.parent, str(child.attrs["src"]), child.content))]
 
 
 def to_html(text: str, folder: Path | None = None) -> str:
-    """Markdown as HTML; headings begin at level 3, and pictures are read from ``folder``."""
+    """Convert Markdown to HTML; headings begin at level 3, and pictures are read from ``folder``."""
     tokens = _PARSER.parse(text)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
@@ -78,7 +77,7 @@ def to_html(text: str, folder: Path | None = None) -> str:
 
 
 def picture(folder: Path | None, name: str, words: str) -> str:
-    """A picture of a folder as HTML that holds it; empty if there is none, or if it is not in that very folder."""
+    """Embed a picture of a folder in HTML; empty if there is none, or if it does not lie in that very folder."""
     if folder is None or Path(name).name != name or Path(name).suffix not in PICTURES:
         return ""
     path = folder / name
@@ -89,6 +88,7 @@ def picture(folder: Path | None, name: str, words: str) -> str:
 
 
 def _self_contained(children: Sequence[Token], folder: Path | None) -> Iterator[Token]:
+    """Embed pictures, and drop links that lead nowhere from a page on its own."""
     kept: list[bool] = []
     for child in children:
         if child.type == "link_open":
@@ -104,6 +104,7 @@ def _self_contained(children: Sequence[Token], folder: Path | None) -> Iterator[
 
 
 def _tables(tokens: Sequence[Token]) -> Iterator[Table]:
+    """Collect the tables among the tokens of a Markdown text."""
     rows: list[list[str]] = []
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.type == "table_open":

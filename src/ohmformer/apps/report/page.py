@@ -1,4 +1,4 @@
-"""One HTML page that holds everything it shows: no script, no font, no request."""
+"""A self-contained HTML page: no script, no font, no request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Section:
     title: str
     html: str
     missing: tuple[str, ...] = ()
-    """Commands that would fill what is empty here."""
+    """Commands that would produce what is missing here."""
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """The whole page; ``title`` is text, ``lead`` and the sections are HTML."""
+    """Write the whole page; ``title`` is text, ``lead`` and the sections are HTML."""
     style = files("ohmformer.apps.report").joinpath("style.css").read_text(encoding="utf-8")
     contents = "".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections)
     body = "\n".join(
@@ -54,7 +54,7 @@ def _missing(commands: Sequence[str]) -> str:
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
-    """A table of text cells; columns from ``numbers_from`` on are set to the right."""
+    """Write a table of text cells; columns from ``numbers_from`` on are aligned right."""
 
     def cell(i: int, words: str, tag: str) -> str:
         kind = ' class="number"' if i >= numbers_from else ""
@@ -68,5 +68,5 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_
 
 
 def folded(summary: str, html: str) -> str:
-    """Details that a click opens, and that are always printed."""
+    """Fold HTML away until it is clicked on; it is always printed."""
     return f"<details><summary>{escape(summary)}</summary>\n{html}</details>"

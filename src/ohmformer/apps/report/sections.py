@@ -1,4 +1,4 @@
-"""The sections of the report, each from what is there: files of ``results/`` and ``runs/``, and the code itself."""
+"""The sections of the report, made from the files of ``results/`` and ``runs/`` and from the code itself."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ohmformer.apps.report.charts import draw_bars
 from ohmformer.apps.report.depths import ERROR, depth_tables
 from ohmformer.apps.report.gallery import exhibits
 from ohmformer.apps.report.markdown import Document, Table, picture, to_html
 from ohmformer.apps.report.page import Section, folded, html_table
-from ohmformer.apps.report.svg import draw_bars
 from ohmformer.experiments.learn.figures import PANELS, PRESETS
 from ohmformer.native import machine
 
 MOLECULES = ("table2", "molecules", "node-order", "node_order")
-"""How the names of tables about molecules begin."""
+"""Prefixes of the names of tables about molecules."""
+SOURCE = Path(__file__).parents[4]
+"""The root of the source, if this is a checkout and not an installed wheel."""
 THEIRS = ", the authors'"
-"""How a figure's table marks a row of the authors' numbers."""
+"""The suffix that marks a row of the authors' numbers in a figure's table."""
 
 
 def sections(results: Path, runs: Path) -> list[Section]:
-    """All sections, in the order of the page."""
+    """Make all sections, in the order of the page."""
     documents = [Document.read(path) for path in sorted(results.glob("*.md"))]
     figures = [d for d in documents if d.path.stem.split("-")[0] in PANELS]
     molecules = [d for d in documents if d.path.stem.startswith(MOLECULES)]
@@ -42,7 +44,7 @@ def sections(results: Path, runs: Path) -> list[Section]:
 
 
 def solved_circuit(runs: Path) -> Section:
-    """The picture that ``ohmformer demo`` draws."""
+    """Show the picture that ``ohmformer demo`` draws."""
     html = picture(runs / "demo", "circuit.png", "A solved circuit: potentials as colours, currents as arrows")
     words = "<p>Potentials settle layer by layer; colours are potentials, arrows currents.</p>"
     shown = f'<figure class="hero">{html}<figcaption>{words}</figcaption></figure>' if html else ""
@@ -50,7 +52,7 @@ def solved_circuit(runs: Path) -> Section:
 
 
 def lemmas(runs: Path) -> Section:
-    """What was verified, how deep each construction must be, and every construction's error against its bound."""
+    """List what was verified, how deep each construction must be, and each construction's error against its bound."""
     path = runs / "verify.json"
     parts = []
     if path.is_file():
@@ -111,14 +113,14 @@ def _verification(found: Mapping[str, Any], path: Path) -> str:
 
 
 def errata() -> Section:
-    """Where the paper's print does not hold."""
+    """List the errata of the paper."""
     beside = Path(__file__).with_name("errata.md")  # in a wheel; in a checkout it is a page of the documentation
-    path = beside if beside.is_file() else Path(__file__).parents[4] / "docs" / "errata.md"
+    path = beside if beside.is_file() else SOURCE / "docs" / "errata.md"
     return Section("errata", "Errata of the paper", Document.read(path).html())
 
 
 def compared_figures(documents: Sequence[Document]) -> Section:
-    """Figures 1 to 3 at the largest preset there is, with the authors' numbers beside ours."""
+    """Show Figures 1 to 3, at the largest preset that was run, with the authors' numbers beside ours."""
     parts, missing = [], []
     for figure in PANELS:
         mine = {d.path.stem.split("-", 1)[-1]: d for d in documents if d.path.stem.startswith(f"{figure}-")}
@@ -138,7 +140,7 @@ def compared_figures(documents: Sequence[Document]) -> Section:
 
 
 def beside_the_authors(table: Table) -> Table | None:
-    """The rows that hold the authors' numbers, each followed by ours and by the difference; None if there is none."""
+    """Select the rows with the authors' numbers, each followed by ours and the difference; None if there are none."""
     measured = table.column("measured")
     if measured is None:
         return None
@@ -158,23 +160,26 @@ def beside_the_authors(table: Table) -> Table | None:
 
 
 def molecule_tables(documents: Sequence[Document]) -> Section:
-    """Table 2 and the audit of node order."""
+    """Show Table 2 and the other tables about molecules."""
     html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
     there = any(d.path.stem.startswith("table2") for d in documents)
     return Section("molecules", "Molecules", html, () if there else ("ohmformer reproduce table2",))
 
 
 def benchmarks(documents: Sequence[Document]) -> Section:
-    """Everything else that was measured, the ratios first."""
+    """Show all other measurements, the ratios first."""
+    advice = "make bench"
+    if not (SOURCE / "benchmarks").is_dir():
+        advice = "ohmformer report --results FOLDER, with the folder results of the library's source,"
     bars = {name: ratio for d in documents for table in d.tables() for name, ratio in ratios(table)}
     chart = draw_bars(bars, "How many times faster, on a logarithmic axis") if bars else ""
     words = "<p>How many times faster than what a user would call instead, from the tables below.</p>" if bars else ""
     html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
-    return Section("benchmarks", "Benchmarks", words + chart + html, () if documents else ("make bench",))
+    return Section("benchmarks", "Benchmarks", words + chart + html, () if documents else (advice,))
 
 
 def ratios(table: Table) -> Iterator[tuple[str, float]]:
-    """``question, against what`` and the ratio, of a table that has columns for them."""
+    """Read names and ratios of comparisons from a table that has columns for them."""
     question, instead, ratio = (table.column(name) for name in ("question", "instead", "ratio"))
     if question is None or instead is None or ratio is None:
         return
@@ -190,7 +195,7 @@ def ratios(table: Table) -> Iterator[tuple[str, float]]:
 
 
 def training_runs(runs: Path) -> Section:
-    """Single trainings by ``ohmformer learn``."""
+    """List the trainings by ``ohmformer learn``."""
     rows = []
     for path in sorted(runs.glob("learn/*/result.json")):
         found = _read_json(path)
@@ -203,7 +208,7 @@ def training_runs(runs: Path) -> Section:
 
 
 def this_machine() -> Section:
-    """Where the report was made; every table names its own machine."""
+    """Describe the machine on which the report was made; every table names its own machine."""
     words = "<p>Where this page was made. Every table above names the machine, command and commit of its own numbers.</p>"
     return Section(
         "machine", "The machine", words + html_table(["what", "which"], list(machine.facts().items()), numbers_from=2)

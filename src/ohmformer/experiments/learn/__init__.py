@@ -3,14 +3,13 @@
 | file | what it holds |
 |---|---|
 | ``setting`` | one setting of an experiment |
-| ``graphs``, ``tasks`` | fresh graphs; what is asked of them, and the losses |
+| ``graphs``, ``tasks`` | fresh graphs; problems on them, and the losses |
 | ``start`` | where training starts: random weights, or near a lemma |
 | ``scalars``, ``newton`` | from a lemma: ten numbers a layer, on eigenvalues, by Levenberg-Marquardt |
 | ``models``, ``muon`` | from random weights: stacked matrices, by orthogonalised momentum |
-| ``train``, ``checkpoint`` | the loop, and how it survives a kill |
+| ``train``, ``checkpoint`` | the training loop, and how it is resumed |
 | ``figures``, ``sweep`` | Figures 1 to 3 as lists of settings, and how they are run |
-| ``probe`` | what a trained model has become |
-| ``commands`` | the command line |
+| ``probe`` | what a trained model computes, compared with the lemma |
 
 Import what you need from these files, such as ``from ohmformer.experiments.learn.train import train``.
 """

@@ -1,4 +1,4 @@
-"""A training run on disk: one safetensors file, whose header says as JSON what it is. Nothing is ever unpickled.
+"""Checkpoints of training runs: one safetensors file with a JSON description in its header. Nothing is unpickled.
 
 Tensors and header are one file and it is renamed into place when whole, so a kill at any moment leaves the last checkpoint
 or the one before it, never a mixture.
@@ -25,14 +25,14 @@ class Checkpoint:
 
     setting: Setting
     state: Mapping[str, Tensor]
-    """Weights as ``weights.*``, the rest is the optimiser's."""
+    """Weights, named ``weights.*``, and what the optimiser keeps."""
     step: int
     steps: int
     seconds: float
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights by their own names."""
+        """The weights, by names without the prefix."""
         return {name.removeprefix("weights."): x for name, x in self.state.items() if name.startswith("weights.")}
 
     def save(self, folder: Path) -> Path:

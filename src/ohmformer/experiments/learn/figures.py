@@ -21,13 +21,16 @@ import torch
 from ohmformer import exact
 from ohmformer.constructions import CubedHeat, GradientDescent, PowerSeriesRoot, Squaring, TaylorHeat
 from ohmformer.constructions.base import Construction
-from ohmformer.experiments.learn.findings import findings
+from ohmformer.experiments.learn.findings import each_loss, findings
 from ohmformer.experiments.learn.graphs import ALIASES
 from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.sweep import Job
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, HEAT_TIME, demand_loss, frobenius_loss
 from ohmformer.graph import Graph
+from ohmformer.graph.draw import save
+from ohmformer.graph.extras import require
 from ohmformer.graph.families import family
+from ohmformer.graph.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +48,7 @@ AUTHORS_BATCH = 10_000
 
 @dataclass(frozen=True)
 class Preset:
-    """How much is trained."""
+    """The size of an experiment: depths, seeds and steps."""
 
     depths: tuple[int, ...]
     seeds: int
@@ -60,7 +63,7 @@ PRESETS = {
     "standard": Preset((1, 3, 5, 7, 9), 2, 100, 150),
     "paper": Preset((1, 3, 5, 7, 9), 3, 0, 1000),
 }
-"""``paper`` takes the authors' own numbers of steps and graphs for matrices."""
+"""``paper`` uses the authors' numbers of steps and graphs for matrices."""
 PANELS = {
     "fig1": [(task, "") for task in FUNCTIONS],
     "fig2": [(EIGENVECTORS, "1-5"), (EIGENVECTORS, "1-10")],
@@ -69,7 +72,7 @@ PANELS = {
 
 
 def jobs(figure: str, preset: str) -> list[Job]:
-    """Every setting of a figure."""
+    """List every setting of a figure."""
     if figure not in PANELS:
         raise ValueError(f"expected a figure among {', '.join(PANELS)}, got {figure!r}")
     if preset not in PRESETS:
@@ -100,7 +103,7 @@ def _job(preset: str, task: str, graphs: str, model: str, layers: int, init: str
 
 @lru_cache(maxsize=32)
 def lemma_losses(task: str, graphs: str, depths: tuple[int, ...], count: int = 200) -> dict[str, list[dict[str, float]]]:
-    """The log losses of the lemmas' constructions at each depth, by statement, on some graphs of a family (seed 0).
+    """Measure log losses of the lemmas' constructions at each depth, by statement, on some graphs of a family (seed 0).
 
     Each is made for the interval that holds the eigenvalues of all these graphs. Eigenvectors have no entry: with k = 10
     columns Lemma 6 needs 11 layers for its first iteration.
@@ -132,12 +135,10 @@ def lemma_losses(task: str, graphs: str, depths: tuple[int, ...], count: int = 2
 
 
 def draw_figure(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> Figure:
-    """All panels of a figure."""
-    from matplotlib.figure import Figure as Canvas
-
+    """Draw all panels of a figure."""
     columns = 3 if figure != "fig3" else 4
     rows = 2 if figure == "fig2" else 1
-    canvas = Canvas(figsize=(4.2 * columns, 4.6 * rows), layout="constrained")
+    canvas = require("matplotlib.figure", "plot").Figure(figsize=(4.2 * columns, 4.6 * rows), layout="constrained")
     axes = canvas.subplots(rows, columns, squeeze=False)
     if figure == "fig2":
         for row, (_, loss) in zip(axes, PANELS[figure], strict=True):
@@ -155,7 +156,7 @@ def draw_figure(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> Figure
 
 
 def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured: str, title: str) -> None:
-    """Trained curves by family and start, their seeds as dots; the authors' numbers and the lemmas beside them."""
+    """Draw trained curves by family and start, seeds as dots, with the authors' numbers and the lemmas beside them."""
     curves: dict[tuple[str, str], list[tuple[int, list[float]]]] = {}
     for job, result in results.items():
         key = (job.setting.graphs, job.setting.init)
@@ -201,9 +202,8 @@ def _is(job: Job, graphs: str, init: str) -> bool:
 
 
 def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int, graphs: str) -> None:
-    """``loss_2 .. loss_count`` against depth; loss_1 is left out, as in the paper."""
-    from matplotlib import colormaps
-
+    """Draw ``loss_2 .. loss_count`` against depth; loss_1 is left out, as in the paper."""
+    colormaps = require("matplotlib", "plot").colormaps
     ordered = sorted(results.items(), key=lambda item: item[0].setting.layers)
     depths = [job.setting.layers for job, _ in ordered]
     for i in range(1, count):
@@ -215,14 +215,8 @@ def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int,
     axis.grid(alpha=0.3)
 
 
-def each_loss(result: Mapping[str, Any]) -> list[float]:
-    """``loss_1 .. loss_n``, the mean over seeds."""
-    seeds = result["seeds"]["each"]
-    return [sum(column) / len(column) for column in zip(*seeds, strict=True)]
-
-
 def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
-    """All numbers of a figure as a Markdown table, a row per task, family and start."""
+    """Write all numbers of a figure as a Markdown table, a row per task, family and start."""
     depths = sorted({job.setting.layers for job in results})
     lines = [f"| task | graphs | start | measured | {' | '.join(map(str, depths))} |", f"|{'---|' * (4 + len(depths))}"]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
@@ -248,7 +242,7 @@ def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
 
 
 def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
-    """Every place where a trained curve does not fall from one depth to the next, as a sentence."""
+    """List where a trained curve does not fall from one depth to the next."""
     curves: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for job, result in results.items():
         s = job.setting
@@ -264,10 +258,7 @@ def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
 
 
 def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], out: Path, note: str) -> list[Path]:
-    """Picture (.svg and .png) and table (.md) of a figure into a folder."""
-    from ohmformer.graph.draw import save
-    from ohmformer.graph.files import whole_file
-
+    """Write the picture (.svg and .png) and the table (.md) of a figure into a folder."""
     canvas = draw_figure(figure, results)
     paths = [save(canvas, out / f"{figure}-{preset}{suffix}") for suffix in (".svg", ".png")]
     straight = rises(results)

@@ -1,4 +1,4 @@
-"""Section 4.1's findings as claims that are measured on our own runs of Figure 2.
+"""Section 4.1's findings, checked on our own runs of Figure 2.
 
 The paper: trained on loss_1-10, larger eigenvectors are learned more accurately, with the exception of loss_2; trained on
 loss_1-5, smaller ones are.
@@ -33,26 +33,27 @@ class Finding:
 
 
 def findings(results: Mapping[Job, Mapping[str, Any]]) -> list[Finding]:
-    """The claims at the greatest depth of every family."""
+    """Check the claims at the greatest depth of every family."""
     found: list[Finding] = []
     for loss in ("1-10", "1-5"):
         for graphs in dict.fromkeys(job.setting.graphs for job in results):
             mine = [job for job in results if (job.setting.loss, job.setting.graphs) == (loss, graphs)]
             if mine:
                 deepest = max(mine, key=lambda job: job.setting.layers)
-                each = _mean_each(results[deepest])
+                each = each_loss(results[deepest])
                 judge = _larger_are_better if loss == "1-10" else _smaller_are_better
                 found.append(judge(graphs, deepest.setting.layers, each))
     return found
 
 
-def _mean_each(result: Mapping[str, Any]) -> list[float]:
+def each_loss(result: Mapping[str, Any]) -> list[float]:
+    """Average ``loss_1 .. loss_n`` over seeds."""
     columns = zip(*result["seeds"]["each"], strict=True)
     return [sum(column) / len(column) for column in columns]
 
 
 def _larger_are_better(graphs: str, layers: int, each: list[float]) -> Finding:
-    """loss_3 > loss_4 > ... > loss_10, and loss_2 < loss_3 is the exception."""
+    """Check loss_3 > loss_4 > ... > loss_10, where loss_2 < loss_3 is the exception."""
     losses = each[1:10]
     wrong = [i + 3 for i, (a, b) in enumerate(pairwise(losses[1:])) if not a > b]
     exception = "; loss_2 is the exception" if losses[0] < losses[1] else "; loss_2 is no exception"
@@ -61,7 +62,7 @@ def _larger_are_better(graphs: str, layers: int, each: list[float]) -> Finding:
 
 
 def _smaller_are_better(graphs: str, layers: int, each: list[float]) -> Finding:
-    """loss_2 < loss_3 < loss_4 < loss_5."""
+    """Check loss_2 < loss_3 < loss_4 < loss_5."""
     losses = each[1:5]
     wrong = [i + 2 for i, (a, b) in enumerate(pairwise(losses)) if not a < b]
     note = f"; it falls from index {', '.join(map(str, wrong))} to the next" if wrong else ""

@@ -1,10 +1,10 @@
-"""Fresh random graphs by the thousand: a family, a size and a seed name every batch.
+"""Distributions of random graphs: a family, a size and a seed determine every batch.
 
 A batch is made from a few fixed topologies and fresh resistances ``exp(U[-spread, spread])``, all at once:
 
     B = sign pattern of the topology * exp(-u/2),    G = B B^T
 
-Families that are random themselves (trees, Erdos-Renyi, ...) draw a pool of topologies once, from the seed of the pool.
+For families that are random themselves (trees, Erdos-Renyi, ...), a pool of topologies is drawn once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from ohmformer.graph.families import FAMILIES, family
 
 ALIASES = {"fc": "complete"}
-"""The paper's name for a family of the core."""
+"""The paper's names of families of :mod:`ohmformer.graph.families`."""
 POOL = 256
 """Topologies drawn for a family that is random itself."""
 
@@ -36,7 +36,7 @@ class GraphDistribution:
     nodes: int = 10
     spread: int | float = 2.0
     unit: bool = False
-    """Whether ``B`` is handed over with ``|B|_F = 1``; what is learned up to scale does not depend on it."""
+    """Whether ``B`` is scaled to ``|B|_F = 1``, which does not change what is learned up to scale."""
 
     def __post_init__(self) -> None:
         name = ALIASES.get(self.family, self.family)
@@ -61,7 +61,7 @@ class GraphDistribution:
         return self.patterns.shape[2]
 
     def incidence(self, graphs: int, generator: torch.Generator) -> Float[Tensor, "graphs nodes edges"]:
-        """``B`` of fresh graphs, in float64."""
+        """Draw graphs and return their ``B``, in float64."""
         which = torch.randint(len(self.patterns), (graphs,), generator=generator)
         uniform = torch.rand(graphs, 1, self.edges, generator=generator, dtype=torch.float64)
         incidence = self.patterns[which] * torch.exp(-self.spread * (uniform - 0.5))

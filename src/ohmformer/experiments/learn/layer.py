@@ -3,8 +3,8 @@
     S = seen G + Phi M Phi^T,   A = stay I + move S,   Phi <- Phi (I + W_R^T) + S Phi W_V^T,   G <- A G A^T
     Phi <- Phi / |Phi|,   G <- G / trace G
 
-Autograd would find the same derivatives in twice the time: it does not know that G is symmetric (so that both factors A get
-the same gradient), keeps more intermediate results, and goes over each of them once per operation.
+Autograd would compute the same derivatives in twice the time: it does not use that G is symmetric (so that both factors A
+get the same gradient), keeps more intermediate results, and reads each of them once per operation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def layer(
     move: Float[Tensor, "graphs 1 1"],
     stay: Float[Tensor, "graphs 1 1"],
 ) -> tuple[Float[Tensor, "graphs nodes width"], Float[Tensor, "graphs nodes nodes"]]:
-    """Phi and G after the layer, before any normalisation.
+    """Apply a layer to Phi and G, without normalisation.
 
     ``weights`` holds ``[M | W_V^T | I + W_R^T]`` of every seed, graphs come seed by seed; ``seen = alpha_K alpha_Q``,
     ``move = alpha_V`` and ``stay = 1 + alpha_R`` are given per graph.
@@ -56,7 +56,7 @@ class _Layer(torch.autograd.Function):
         width = phi.shape[-1]
         compared, value, _ = products.split(width, dim=-1)
         twice = d_acting = None
-        if d_gram is None:  # nobody reads the last layer's G
+        if d_gram is None:  # the last layer's G is not used
             d_similarity = torch.bmm(d_phi, value.mT)
         else:
             twice = torch.bmm(d_gram + d_gram.mT, acting)
@@ -81,12 +81,12 @@ class _Layer(torch.autograd.Function):
 
 
 def unit_norm(x: Float[Tensor, "graphs nodes width"], dims: tuple[int, ...] = (1, 2)) -> Float[Tensor, "graphs nodes width"]:
-    """``x / |x|``, the norm over some dimensions."""
+    """Divide x by its norm over some dimensions."""
     return _UnitNorm.apply(x, dims)  # pyright: ignore[reportReturnType]
 
 
 def unit_trace(x: Float[Tensor, "graphs nodes nodes"]) -> Float[Tensor, "graphs nodes nodes"]:
-    """``x / trace x``."""
+    """Divide x by its trace."""
     return _UnitTrace.apply(x)  # pyright: ignore[reportReturnType]
 
 

@@ -1,10 +1,10 @@
 """The two models with matrices, as they are trained: weights of several seeds stacked, the forward pass written for speed.
 
-Every weight has the seeds as its first axis and the layers as its second; seeds never meet. The formulas are those of
+Every weight has the seeds as its first axis and the layers as its second; seeds are independent. The formulas are those of
 :class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer`
 with one head, which ``dense_model`` and ``efficient_model`` build from the trained weights (and the tests compare with).
 What makes it faster: ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with their weights side by
-side; graphs of all seeds are one batch of products; in the efficient model B is there as its Gram matrix only, and the
+side; graphs of all seeds are one batch of products; the efficient model keeps only the Gram matrix of B, and the
 derivative of a layer is written out (``layer.py``).
 """
 
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer.experiments.learn.layer import layer, unit_norm, unit_trace
-from ohmformer.experiments.learn.tasks import Batch
+from ohmformer.experiments.learn.tasks import Problems
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Layout, Program
 from ohmformer.transformer.dense import DenseLayer, LinearTransformer
 from ohmformer.transformer.efficient import EfficientTransformer
@@ -29,13 +29,13 @@ which are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, no
 MATRICES = ("value", "query", "key", "skip")
 PHI = "phi"
 AT_ONCE = 500
-"""Graphs that go through the layers together."""
+"""Graphs that are computed together."""
 
 
 def dense_answer(
-    weights: Weights, batch: Batch, normalization: Normalization
+    weights: Weights, batch: Problems, normalization: Normalization
 ) -> Float[Tensor, "seeds graphs nodes demands"]:
-    """``X <- X + X M X^T X W_V^T + X W_R^T`` with ``M = W_K^T W_Q``, X = [B | Phi], normalised after every layer."""
+    """Run the dense model: ``X <- X + X M X^T X W_V^T + X W_R^T``, M = W_K^T W_Q, X = [B | Phi], then normalise."""
     phi = features(weights, batch)
     seeds, graphs, nodes, _ = phi.shape
     edges, h = batch.incidence.shape[-1], weights["value"].shape[-1]
@@ -49,10 +49,12 @@ def dense_answer(
 
 
 def efficient_answer(
-    weights: Weights, batch: Batch, normalization: Normalization
+    weights: Weights, batch: Problems, normalization: Normalization
 ) -> Float[Tensor, "seeds graphs nodes demands"]:
-    """``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T`` with
-    ``A = (1 + alpha_R) I + alpha_V S``, see efficient.py.
+    """Run the efficient model (see ``transformer/efficient.py``).
+
+    ``S = alpha_K alpha_Q G + Phi M Phi^T``, ``Phi <- Phi + S Phi W_V^T + Phi W_R^T``, ``G <- A G A^T`` with
+    ``A = (1 + alpha_R) I + alpha_V S``.
     """
     phi = features(weights, batch)
     _, graphs, _, width = phi.shape
@@ -67,16 +69,16 @@ def efficient_answer(
     return phi[..., width // 2 :].unflatten(0, (-1, graphs))
 
 
-ANSWERS: dict[str, Callable[[Weights, Batch, Normalization], Tensor]] = {
+ANSWERS: dict[str, Callable[[Weights, Problems, Normalization], Tensor]] = {
     "dense": dense_answer,
     "efficient": efficient_answer,
 }
 
 
 def loss_and_gradients(
-    model: str, weights: Weights, batch: Batch, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
+    model: str, weights: Weights, batch: Problems, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Float[Tensor, " seeds"], dict[str, Tensor]]:
-    """The loss of every seed and the gradient of its log, a few graphs after the other so that they stay in the cache."""
+    """Compute the loss of every seed and the gradient of its log, a few graphs at a time so that they stay in the cache."""
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
     graphs, seeds = batch.gram.shape[1], batch.gram.shape[0]
     losses, gradients = torch.zeros(seeds, dtype=batch.gram.dtype), [torch.zeros_like(w) for w in leaves.values()]
@@ -89,8 +91,8 @@ def loss_and_gradients(
     return losses, dict(zip(leaves, by_seed, strict=True))
 
 
-def features(weights: Weights, batch: Batch) -> Float[Tensor, "seeds graphs nodes width"]:
-    """Phi_0: the demands and room for as many answers, or the trained start."""
+def features(weights: Weights, batch: Problems) -> Float[Tensor, "seeds graphs nodes width"]:
+    """Make Phi_0: the demands and as many zero columns for the answers, or the trained start."""
     if batch.demands is not None:
         return torch.cat([batch.demands, torch.zeros_like(batch.demands)], dim=-1)
     return weights["start"][:, None].expand(-1, batch.gram.shape[1], -1, -1)
@@ -99,7 +101,7 @@ def features(weights: Weights, batch: Batch) -> Float[Tensor, "seeds graphs node
 def random_weights(
     model: str, layers: int, edges: int, nodes: int, start: bool, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Gaussian weights of one seed, deviation 0.1 (``W^R`` zero); alpha_Q and alpha_K are one, so that the graph is seen."""
+    """Draw Gaussian weights of one seed, deviation 0.1, W^R zero; alpha_Q and alpha_K near 1, so that B has an effect."""
     width = 2 * nodes + (edges if model == "dense" else 0)
     shape = (layers, width, width)
     weights = {name: 0.1 * torch.randn(shape, generator=generator) for name in MATRICES}
@@ -112,14 +114,14 @@ def random_weights(
 
 
 def dense_model(weights: Weights, seed: int, edges: int, normalization: Normalization) -> LinearTransformer:
-    """The library's model with the trained weights of one seed, in float64."""
+    """Build the library's model with the trained weights of one seed, in float64."""
     value, query, key, skip = (weights[name][seed].detach().double() for name in MATRICES)
     layers = [DenseLayer(value[l, None], query[l, None], key[l, None], skip[l]) for l in range(len(value))]
     return LinearTransformer(Layout({INCIDENCE: edges, PHI: value.shape[-1] - edges}), layers, normalization)
 
 
 def efficient_model(weights: Weights, seed: int, normalization: Normalization) -> EfficientTransformer:
-    """The library's model with the trained weights of one seed, in float64."""
+    """Build the library's model with the trained weights of one seed, in float64."""
     matrices = {name: weights[name][seed].detach().double() for name in MATRICES}
     alphas = weights["alphas"][seed].tolist()
     pair = (INCIDENCE, INCIDENCE)
@@ -136,13 +138,13 @@ def efficient_model(weights: Weights, seed: int, normalization: Normalization) -
 
 
 def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:
-    """Per layer ``[W_K^T W_Q | W_V^T | I + W_R^T]``, (seeds, features, 3 features)."""
+    """Join the weights of each layer: ``[W_K^T W_Q | W_V^T | I + W_R^T]``, (seeds, features, 3 features)."""
     kept = torch.eye(weights["skip"].shape[-1], dtype=weights["skip"].dtype) + weights["skip"].mT
     return torch.cat([weights["key"].mT @ weights["query"], weights["value"].mT, kept], dim=-1).unbind(1)
 
 
 def _inverse_norms(x: Tensor, edges: int, normalization: Normalization) -> Tensor:
-    """One over the norms that the policy sets to one, to be multiplied with ``[B | Phi]``."""
+    """Compute the factors that normalise ``[B | Phi]``."""
     columns = x.square().sum(dim=-2, keepdim=True)
     incidence, phi = columns[..., :edges], columns[..., edges:]
     incidence = incidence.sum(-1, keepdim=True) if normalization.incidence == "frobenius" else torch.ones_like(phi[..., :1])

@@ -1,4 +1,4 @@
-"""Training of matrices: Muon, that is steps along the orthogonal factor of the momentum, one for every seed and layer.
+"""The Muon optimiser: steps along the orthogonal factor of the momentum, for every seed and layer.
 
     m <- 0.95 m + g,    W <- W - rate U V^T    where  g + 0.95 m = U S V^T
 
@@ -26,7 +26,7 @@ ALPHAS = "alphas"
 
 
 def initial_moments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The optimiser's memory at the beginning, by name."""
+    """Make the optimiser's state before the first step, by name."""
     first = {f"first.{name}": torch.zeros_like(w) for name, w in weights.items()}
     second = {f"second.{name}": torch.zeros_like(w) for name, w in weights.items() if name == ALPHAS}
     return first | second
@@ -35,7 +35,7 @@ def initial_moments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def update(
     weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], moments: Mapping[str, Tensor], step: int, steps: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights and memory after step ``step`` (from 0) of ``steps``."""
+    """Take step ``step`` (from 0) of ``steps``; returns new weights and the optimiser's new state."""
     schedule = min((step + 1) / (WARMUP * steps), 1.0) * (1 - step / steps)
     gradients = _clipped(gradients)
     new_weights: dict[str, Tensor] = {}
@@ -56,7 +56,7 @@ def update(
 
 
 def orthogonal_factor(x: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
-    """``U V^T`` of ``x = U S V^T``, roughly: singular values end between 0.7 and 1.2."""
+    """Approximate ``U V^T`` of ``x = U S V^T``: singular values end between 0.7 and 1.2."""
     a, b, c = QUINTIC
     x = x / (x.square().sum(dim=(-2, -1), keepdim=True).sqrt() + 1e-20)
     for _ in range(5):
@@ -66,7 +66,7 @@ def orthogonal_factor(x: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, 
 
 
 def _clipped(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gradients of every seed scaled to a norm of at most 1; a seed whose gradient is not finite stands still."""
+    """Clip the gradients of every seed to a norm of at most 1; a gradient that is not finite becomes zero."""
     square = sum(g.square().flatten(1).sum(1) for g in gradients.values())
     assert isinstance(square, Tensor)
     factor = torch.where(square.isfinite(), square.clamp(min=1.0).rsqrt(), 0.0)

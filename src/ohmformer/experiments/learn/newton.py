@@ -31,7 +31,7 @@ def step(
     *,
     normalize_incidence: bool,
 ) -> tuple[Float[Tensor, "seeds layers 10"], Float[Tensor, " seeds"], Float[Tensor, " seeds"]]:
-    """New scalars, new damping, and the loss before the step."""
+    """Take a step; returns new scalars, new damping, and the loss before the step."""
     answer, jacobian = response_and_jacobian(scalars, eigenvalues, normalize_incidence=normalize_incidence)
     hessian, gradient = _normal_equations(answer, jacobian, target, squares)
     before = loss(answer, target, squares)
@@ -59,7 +59,7 @@ def _normal_equations(
     target: Float[Tensor, "seeds graphs m"],
     squares: Float[Tensor, "seeds graphs demands m"],
 ) -> tuple[Float[Tensor, "seeds parameters parameters"], Float[Tensor, "seeds parameters"]]:
-    """Gauss-Newton matrix and half the gradient, summed over graphs and demands.
+    """Compute the Gauss-Newton matrix and half the gradient, summed over graphs and demands.
 
     For one demand let ``N = |h c|``, ``T = |t c|`` and ``a = c^2 h / N^2``. In h the residual's Jacobian gives
     ``M = diag(c^2) / N^2 - a a^T`` and the gradient ``a cos - c^2 t / (N T)``.

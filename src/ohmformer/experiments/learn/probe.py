@@ -1,8 +1,8 @@
-"""What has a trained model become? Three questions to a checkpoint.
+"""Examine a trained model: what function it computes, how far it is from the lemma, and whether more layers help.
 
 - **Spectral response.** If the answer is ``h(L) psi``, then along every eigenvector it is ``h(lambda)`` times the demand.
-  The gain is fitted by least squares, ``h_j = <v_j^T phi, v_j^T psi> / |v_j^T psi|^2``, and what such gains leave
-  unexplained says how far the model is from being a function of the Laplacian at all.
+  The gain is fitted by least squares, ``h_j = <v_j^T phi, v_j^T psi> / |v_j^T psi|^2``, and the residual of the fit says
+  how far the model is from being a function of the Laplacian at all.
 - **Distance to the lemma**, at the same depth and with the same normalisation: in prediction (the loss between both
   answers), in sensitivity (the cosine between the Jacobians of an answer in its demand) and in weights (relative, over all
   scales of the answer block, which no answer depends on; matrices are first projected onto multiples of the identity, and
@@ -25,8 +25,11 @@ from torch import Tensor
 from ohmformer.experiments.learn import scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.start import lemma
-from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Batch, demand_loss, draw, generator
+from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Problems, demand_loss, draw, generator
 from ohmformer.experiments.learn.train import answers, evaluate
+from ohmformer.graph.draw import save
+from ohmformer.graph.extras import require
+from ohmformer.graph.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +69,7 @@ class Distance:
 
 
 def spectral_response(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Response:
-    """The response of one seed on fresh graphs."""
+    """Measure the response of one seed on fresh graphs."""
     batch = _batch(run, graphs)
     assert batch.demands is not None
     values, vectors = torch.linalg.eigh(batch.gram[0])
@@ -80,14 +83,14 @@ def spectral_response(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Resp
 
 
 def lemma_run(run: Checkpoint) -> Checkpoint:
-    """The lemma of the task, undisturbed, as if it were a finished run of the same depth."""
+    """Make a run of the task's lemma itself, at the same depth."""
     setting = replace(run.setting, model="efficient", init="construction", seeds=1)
     numbers = scalars.from_program(lemma(setting).program(setting.layers))
     return Checkpoint(setting, {"weights.scalars": numbers[None, None]}, 0, 1, 0.0)
 
 
 def lemma_distance(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Distance:
-    """Distance of one seed to the lemma."""
+    """Measure the distance of one seed to the lemma."""
     built, batch = lemma_run(run), _batch(run, graphs)
     prediction = demand_loss(answers(run, index, batch), answers(built, 0, batch))
     mine, theirs = (jacobians(*which, _batch(run, 20)) for which in ((run, index), (built, 0)))
@@ -97,8 +100,8 @@ def lemma_distance(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Distanc
     return Distance(float(prediction.log()), float(cosine.mean()), weights, share)
 
 
-def jacobians(run: Checkpoint, index: int, batch: Batch, step: float = 1e-6) -> Float[Tensor, "graphs nodes nodes"]:
-    """``d answer / d demand`` for the first demand of every graph, by central differences along centred unit vectors."""
+def jacobians(run: Checkpoint, index: int, batch: Problems, step: float = 1e-6) -> Float[Tensor, "graphs nodes nodes"]:
+    """Differentiate the first answer of every graph in its demand, by central differences along centred unit vectors."""
     assert batch.demands is not None
     nodes = batch.gram.shape[-1]
     directions = torch.eye(nodes, dtype=torch.float64) - 1 / nodes
@@ -114,7 +117,7 @@ def jacobians(run: Checkpoint, index: int, batch: Batch, step: float = 1e-6) -> 
 
 
 def block_multiples(run: Checkpoint, index: int) -> tuple[Float[Tensor, "layers 10"], float]:
-    """The numbers of ``scalars.py`` in a model, and the share of the norm of W^V and W^R that they are."""
+    """Project a model onto the numbers of ``scalars.py``; also returns their share of the norm of W^V and W^R."""
     if run.setting.scalars:
         return run.weights["scalars"][index, 0], 1.0
     nodes = run.setting.nodes
@@ -141,12 +144,12 @@ def _incidence_multiples(run: Checkpoint, index: int, edges: int) -> dict[str, T
 
 
 def weight_distance(numbers: Float[Tensor, "layers 10"], reference: Float[Tensor, "layers 10"], rounds: int = 200) -> float:
-    """The relative distance of two models' numbers, the least over the symmetries of the model.
+    """Compute the relative distance of two models' numbers, minimised over the symmetries of the model.
 
     A layer is ``x <- (M + g N) x`` on ``x = [p; q]`` with ``M = I + W_R`` and ``N = W_V``, and ``g <- (b + a g)^2 g``. The
     same answers come from ``T' M T^-1, T' N T^-1`` for any bases T between the layers (the input stays ``[1; 0]``, of the
-    output only the direction of q counts), and from any multiple of ``(b, a)`` where G is normalised. The least is
-    searched by L-BFGS from the bases as they are: an upper bound.
+    output only the direction of q counts), and from any multiple of ``(b, a)`` where G is normalised. The minimum is
+    searched by L-BFGS from the identity, so the result is an upper bound.
     """
     layers = len(numbers)
     (m, n, moves), (m_ref, n_ref, moves_ref) = _layer_maps(numbers), _layer_maps(reference)
@@ -155,7 +158,7 @@ def weight_distance(numbers: Float[Tensor, "layers 10"], reference: Float[Tensor
     scales = torch.ones(layers, 1, dtype=torch.float64, requires_grad=True)
     fixed_input = torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64)  # which entries of the first basis are free
     counted = torch.ones(layers, 2, 2, dtype=torch.float64)
-    counted[-1, 0] = 0.0  # p of the last layer goes nowhere, nor does G
+    counted[-1, 0] = 0.0  # p and G of the last layer are not used
 
     def square() -> Tensor:
         first = identity[:1] + (bases[:1] - identity[:1]) * fixed_input
@@ -182,14 +185,14 @@ def weight_distance(numbers: Float[Tensor, "layers 10"], reference: Float[Tensor
 
 
 def _layer_maps(numbers: Float[Tensor, "layers 10"]) -> tuple[Tensor, Tensor, Tensor]:
-    """``M``, ``N`` and ``(1 + alpha_R, alpha_V)`` of every layer."""
+    """Extract ``M``, ``N`` and ``(1 + alpha_R, alpha_V)`` of every layer."""
     skip, value = numbers[:, :4].view(-1, 2, 2), numbers[:, 4:8].view(-1, 2, 2)
     moves = torch.stack([1 + numbers[:, 8], numbers[:, 9]], dim=-1)
     return torch.eye(2, dtype=torch.float64) + skip, value, moves
 
 
 def looped(run: Checkpoint, last: int, times: int) -> Checkpoint:
-    """The run with its last layers repeated."""
+    """Make a run with the last layers repeated."""
     axis = 2 if run.setting.scalars else 1
     extended = {
         f"weights.{name}": w
@@ -201,7 +204,7 @@ def looped(run: Checkpoint, last: int, times: int) -> Checkpoint:
 
 
 def beyond(run: Checkpoint, loops: Sequence[int] = LOOPS, graphs: int = 1000) -> dict[int, list[tuple[int, float]]]:
-    """``last -> [(depth, mean log loss)]`` with the last one or two layers run again."""
+    """Measure the loss with the last one or two layers repeated: ``last -> [(depth, mean log loss)]``."""
     name = f"log_{run.setting.loss}"
     found: dict[int, list[tuple[int, float]]] = {}
     for last in (1, 2):
@@ -213,11 +216,9 @@ def beyond(run: Checkpoint, loops: Sequence[int] = LOOPS, graphs: int = 1000) ->
 
 
 def report(run: Checkpoint) -> tuple[str, Figure]:
-    """Everything above as a Markdown text and a picture."""
-    from matplotlib.figure import Figure as Canvas
-
+    """Write all of this as a Markdown text and a picture."""
     functions = run.setting.task != EIGENVECTORS
-    canvas = Canvas(figsize=(11 if functions else 5.5, 4.2), layout="constrained")
+    canvas = require("matplotlib.figure", "plot").Figure(figsize=(11 if functions else 5.5, 4.2), layout="constrained")
     axes: Any = canvas.subplots(1, 2 if functions else 1, squeeze=False)[0]
     lines = [f"# {run.setting.name}, after {run.step} of {run.steps} steps", ""]
     if functions:
@@ -248,10 +249,7 @@ def report(run: Checkpoint) -> tuple[str, Figure]:
 
 
 def write(run: Checkpoint, folder: Path) -> list[Path]:
-    """``probe.md``, ``probe.svg`` and ``probe.png`` in a folder."""
-    from ohmformer.graph.draw import save
-    from ohmformer.graph.files import whole_file
-
+    """Write ``probe.md``, ``probe.svg`` and ``probe.png`` into a folder."""
     text, canvas = report(run)
     pictures = [save(canvas, folder / f"probe{suffix}") for suffix in (".svg", ".png")]
     with whole_file(folder / "probe.md") as temporary:
@@ -269,5 +267,5 @@ def _draw_response(axis: Any, task: str, response: Response) -> None:
     axis.legend(fontsize=8)
 
 
-def _batch(run: Checkpoint, graphs: int) -> Batch:
+def _batch(run: Checkpoint, graphs: int) -> Problems:
     return draw(run.setting.task, run.setting.distribution, [generator(0, 1, "test")], graphs, torch.float64)

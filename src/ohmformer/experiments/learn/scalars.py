@@ -1,10 +1,10 @@
-"""The efficient model where every block is a multiple of the identity, on eigenvalues: what training from a lemma moves in.
+"""The efficient model with blocks that are multiples of the identity, evaluated on eigenvalues: training from a lemma.
 
 **Why multiples of the identity are enough.** Demands are independent, and as likely as their negatives. Permuting demands,
 or flipping their signs, changes neither the data nor the loss, so at weights that commute with such changes the expected
 gradient commutes with them too; and a matrix that commutes with all permutations and sign flips is a multiple of the
 identity. The constructions have such blocks, and similarities of features (``W^Q``, ``W^K`` on Phi) that are zero, where
-their gradient is zero. So gradient descent from a construction stays within ten numbers a layer, whatever the number of
+their gradient is zero. So gradient descent from a construction stays within ten numbers per layer, whatever the number of
 demands.
 
 **Why eigenvalues are enough.** With such blocks the state is ``p(L) psi`` and ``q(L) psi``, and ``G`` a function of ``L``:
@@ -29,16 +29,16 @@ from ohmformer.transformer.normalize import Normalization
 DEMAND, ANSWER = "demand", "answer"
 PAIRS = ((DEMAND, DEMAND), (DEMAND, ANSWER), (ANSWER, DEMAND), (ANSWER, ANSWER))
 WIDTH = 10
-"""Numbers a layer: W_R by ``PAIRS``, W_V by ``PAIRS``, alpha_R, alpha_V. ``alpha_Q = alpha_K = 1`` loses nothing."""
+"""Numbers per layer: W_R by ``PAIRS``, W_V by ``PAIRS``, alpha_R, alpha_V; ``alpha_Q = alpha_K = 1`` without loss."""
 
 ON_GRAM = [4, 5, 6, 7, 9]
-"""Those that multiply ``G``."""
+"""The numbers that multiply ``G``."""
 
 
 def response(
     scalars: Float[Tensor, "*batch layers 10"], eigenvalues: Float[Tensor, "*graphs m"], *, normalize_incidence: bool
 ) -> Float[Tensor, "*out m"]:
-    """``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph."""
+    """Evaluate ``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph."""
     rows = [row[..., None].unbind(-2) for row in scalars.unbind(-2)]
     return _respond(rows, eigenvalues, normalize_incidence)
 
@@ -46,10 +46,10 @@ def response(
 def response_and_jacobian(
     scalars: Float[Tensor, "seeds layers 10"], eigenvalues: Float[Tensor, "seeds graphs m"], *, normalize_incidence: bool
 ) -> tuple[Float[Tensor, "seeds graphs m"], Float[Tensor, "seeds graphs m parameters"]]:
-    """Responses and their derivatives, norms of Phi held.
+    """Compute responses and their derivatives, with the norms of Phi held constant.
 
-    Where B is left as it is, eigenvalues do not see each other: with copies of the scalars for each of them, one backward
-    pass is enough. Where it is normalised they meet in its norm: copies per graph, and a backward pass per eigenvalue.
+    Where B is not normalised, eigenvalues do not interact: with copies of the scalars for each of them, one backward pass
+    is enough. Where it is, they interact through its norm: copies per graph, and a backward pass per eigenvalue.
     """
     graphs, m = eigenvalues.shape[-2:]
     copies = 1 if normalize_incidence else m
@@ -57,7 +57,7 @@ def response_and_jacobian(
     answer = _respond([leaves[i : i + WIDTH] for i in range(0, len(leaves), WIDTH)], eigenvalues, normalize_incidence)
 
     def derivatives(of: Tensor) -> Tensor:
-        """The last layer's alphas move a B that nobody reads: zero."""
+        """Differentiate in all scalars; the last layer's alphas act on a B that is not used, so theirs are zero."""
         return torch.stack(torch.autograd.grad(of.sum(), leaves, retain_graph=True, materialize_grads=True), dim=-1)
 
     parts = answer.split(1, dim=-1) if normalize_incidence else [answer]
@@ -65,7 +65,7 @@ def response_and_jacobian(
 
 
 def _respond(rows: Sequence[Sequence[Tensor]], eigenvalues: Tensor, normalize_incidence: bool) -> Tensor:
-    """With the ten numbers of each layer as tensors that go with the eigenvalues."""
+    """Evaluate the layers, each given as ten tensors that broadcast with the eigenvalues."""
     g, p, q = eigenvalues, torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
     for l, (r00, r01, r10, r11, v00, v01, v10, v11, a_r, a_v) in enumerate(rows):
         p, q = p + (r00 + g * v00) * p + (r01 + g * v01) * q, q + (r10 + g * v10) * p + (r11 + g * v11) * q
@@ -83,7 +83,7 @@ def loss(
     target: Float[Tensor, "*#seeds graphs m"],
     squares: Float[Tensor, "*#seeds graphs demands m"],
 ) -> Float[Tensor, "*seeds"]:
-    """The loss of responses: ``mean |h c / |h c| - t c / |t c||^2`` for demands whose squared coefficients are ``c^2``.
+    """Compute the loss of responses, ``mean |h c / |h c| - t c / |t c||^2``, for demands of squared coefficients ``c^2``.
 
     Squares summed over the demands of a graph give the Frobenius loss.
     """
@@ -93,7 +93,7 @@ def loss(
 
 
 def to_program(scalars: Float[Tensor, "layers 10"], normalization: Normalization) -> Program:
-    """The weights by named blocks: an efficient Transformer for any number of nodes, edges and demands."""
+    """Convert to weights by named blocks: an efficient Transformer for any number of nodes, edges and demands."""
 
     def layer(row: list[float]) -> Layer:
         skip: dict[tuple[str, str], Coefficient] = dict(zip(PAIRS, row[:4], strict=True))
@@ -106,7 +106,7 @@ def to_program(scalars: Float[Tensor, "layers 10"], normalization: Normalization
 
 
 def from_program(program: Program) -> Float[Tensor, "layers 10"]:
-    """The numbers of a construction with two blocks, the first given and the second its answer, one head a layer."""
+    """Read the numbers of a construction with two blocks, a given one and its answer, and one head per layer."""
     _, demand, answer = program.blocks
     pairs = [(t, s) for t in (demand, answer) for s in (demand, answer)]
 

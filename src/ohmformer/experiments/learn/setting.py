@@ -20,19 +20,20 @@ FEATURES_ONLY = Normalization(features="frobenius")
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of training."""
+    """A stage of training."""
 
     until: float
-    """The share of all steps after which it ends."""
+    """The fraction of all steps after which it ends."""
     starts: int
-    """Disturbed copies of the start that still compete in each seed."""
+    """How many perturbed copies of the start are still trained for each seed."""
     batches: float
-    """Graphs a step, in batches."""
+    """Graphs per step, as a multiple of ``Setting.batch``."""
 
 
 WHOLE = Stage(1.0, 1, 1.0)
 TOURNAMENT = (Stage(0.2, 32, 0.03), Stage(0.77, 16, 0.075), Stage(0.97, 2, 1.0), Stage(1.0, 1, 8.0))
-"""Scalars: few graphs find the basins, and only many tell them apart (rare graphs decide the loss of a good model)."""
+"""Stages for scalars: a few graphs are enough to find the basins, but only many can rank them, as rare graphs dominate the
+loss of a good model."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Setting:
     model: str = "efficient"
     layers: int = 3
     init: str = "random"
-    """``"random"``, or ``"construction"``: the lemma of the task, a little disturbed."""
+    """``"random"``, or ``"construction"``: the lemma of the task, slightly perturbed."""
     loss: str = ""
     """``"demand"`` (the paper's) unless given, or ``"frobenius"``; for eigenvectors ``"1-10"`` unless given, or
     ``"1-5"``."""
@@ -57,10 +58,10 @@ class Setting:
     nodes: int = 10
     spread: int | float = 2.0
     batch: int = 0
-    """Graphs a step and seed; 100 for matrices and 500 for scalars unless given."""
+    """Graphs per step and seed; 100 for matrices and 500 for scalars unless given."""
     normalize: str = ""
-    """``"paper"``, or ``"features"``: B is left as it is, which is what heat, whose answer depends on the scale of B, starts
-    with if it starts from its lemma."""
+    """``"paper"``, or ``"features"``: B is not normalised. The latter is the default for heat from its lemma, because the
+    answer depends on the scale of B."""
 
     def __post_init__(self) -> None:
         eigenvectors = self.task == EIGENVECTORS
@@ -88,24 +89,24 @@ class Setting:
 
     @property
     def scalars(self) -> bool:
-        """Whether training moves in multiples of the identity, as it does from a construction (see ``scalars.py``)."""
+        """Whether the weights stay multiples of the identity, as they do from a construction (see ``scalars.py``)."""
         return self.model == "efficient" and self.init == "construction" and self.task != EIGENVECTORS
 
     @property
     def normalization(self) -> Normalization:
-        """What happens after every layer."""
+        """The normalisation after every layer."""
         if self.normalize == "features":
             return FEATURES_ONLY if self.task != EIGENVECTORS else Normalization(features="columns")
         return COLUMNS_AND_INCIDENCE if self.task == EIGENVECTORS else FROBENIUS
 
     @cached_property
     def distribution(self) -> GraphDistribution:
-        """The graphs."""
+        """The distribution of the graphs."""
         return GraphDistribution(self.graphs, self.nodes, self.spread, unit=self.task in SCALE_FREE)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Scalars are trained in float64, matrices in float32."""
+        """The precision of training: float64 for scalars, float32 for matrices."""
         return torch.float64 if self.scalars else torch.float32
 
     @property
@@ -115,7 +116,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The setting in a file name; what differs from the defaults in other ways is in a short hash at its end."""
+        """The setting as a file name; other differences from the defaults are in a short hash at its end."""
         head = f"{self.task}-{self.graphs}-{self.model}-{self.layers}-{self.init}-{self.loss}"
         plain = Setting(self.task, self.graphs, self.model, self.layers, self.init, self.loss)
         if self == plain:
@@ -123,20 +124,20 @@ class Setting:
         return f"{head}-{blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=4).hexdigest()}"
 
     def stage(self, step: int, steps: int) -> Stage:
-        """How many starts of a seed are left at a step, and on how many graphs: scalars narrow down, matrices do not."""
+        """Find the stage of a step; only scalars have several."""
         return next(s for s in TOURNAMENT if step < s.until * steps or s is TOURNAMENT[-1]) if self.scalars else WHOLE
 
     def samples(self, step: int, steps: int) -> int:
-        """Graphs of one seed at a step."""
+        """Count the graphs of one seed at a step."""
         return max(round(self.batch * self.stage(step, steps).batches), 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Convert to plain types, for JSON."""
         return asdict(self)
 
 
 def seconds(text: str) -> float:
-    """A budget such as ``40s``, ``5m`` or ``1h`` in seconds.
+    """Convert a budget such as ``40s``, ``5m`` or ``1h`` to seconds.
 
     >>> seconds("1.5m")
     90.0

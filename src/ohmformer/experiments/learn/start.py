@@ -1,4 +1,4 @@
-"""Where training starts: at random, or near the lemma of the task. The two are never mixed."""
+"""Initial weights: random, or near the lemma of the task."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ohmformer.experiments.learn.tasks import EIGENVECTORS, HEAT_TIME, generator
 from ohmformer.graph import Spectrum
 
 DISTURBANCE = {"scalars": 0.1, "matrices": 0.02}
-"""Deviation of what is added to a construction; for scalars that multiply ``G`` it is over the largest eigenvalue."""
+"""Deviation of the noise added to a construction; for scalars that multiply ``G``, divided by the largest eigenvalue."""
 
 
 def initial_weights(setting: Setting) -> dict[str, Tensor]:
-    """The weights of all seeds, stacked; scalars have a second axis for the starts of a seed."""
+    """Draw the initial weights of all seeds, stacked; scalars have a second axis for the starts of a seed."""
     each = [_one_seed(setting, generator(seed, 0, "start")) for seed in setting.all_seeds]
     return {name: torch.stack([weights[name] for weights in each]) for name in each[0]}
 
 
 def lemma(setting: Setting) -> Construction:
-    """The paper's construction for the task, made for the spectrum of these graphs."""
+    """Build the paper's construction for the task, for the spectrum of these graphs."""
     spectrum = sampled_spectrum(setting.distribution)
     if setting.task == "heat":
         return TaylorHeat(spectrum, HEAT_TIME)
@@ -37,13 +37,14 @@ def lemma(setting: Setting) -> Construction:
 
 @lru_cache(maxsize=64)
 def sampled_spectrum(distribution: GraphDistribution) -> Spectrum:
-    """The smallest and largest nonzero eigenvalue among 1,000 graphs."""
+    """Find the smallest and largest nonzero eigenvalue among 1,000 graphs."""
     incidence = distribution.incidence(1000, generator(0, 0, "start"))
     values = torch.linalg.eigvalsh(incidence @ incidence.mT)[:, 1:]
     return Spectrum(float(values.min()), float(values.max()))
 
 
 def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
+    """Draw the initial weights of one seed."""
     if setting.scalars:
         start = scalars.from_program(lemma(setting).program(setting.layers))
         noise = DISTURBANCE["scalars"] * torch.randn(TOURNAMENT[0].starts, *start.shape, generator=draw, dtype=torch.float64)
@@ -62,16 +63,14 @@ def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
 
 
 def _corollary_7(setting: Setting) -> Float[Tensor, "layers 10"]:
-    """``Phi <- Phi - L Phi / lmax`` in every layer: subspace iteration for the smallest eigenvectors, normalised by
-    columns.
-    """
+    """Build subspace iteration for the smallest eigenvectors: ``Phi <- Phi - L Phi / lmax``, columns normalised."""
     numbers = torch.zeros(setting.layers, scalars.WIDTH)
     numbers[:, [4, 7]] = -1 / sampled_spectrum(setting.distribution).lmax
     return numbers
 
 
 def _matrices(numbers: Float[Tensor, "layers 10"], model: str, edges: int, nodes: int) -> dict[str, Tensor]:
-    """Multiples of the identity written out, for the dense or the efficient model."""
+    """Write multiples of the identity out as matrices, for the dense or the efficient model."""
     layers, width = len(numbers), 2 * nodes
     blocks = {
         name: torch.stack([torch.kron(row.view(2, 2).contiguous(), torch.eye(nodes)) for row in part])

@@ -1,7 +1,7 @@
-"""Many settings, each once: on this machine's processors, or on a Ray cluster by its address.
+"""Train many settings: on this machine's processors, or on a Ray cluster.
 
-A job is a setting and a number of steps; its result is a JSON file. What is there already is not computed again, and what
-was interrupted on this machine continues from its checkpoint.
+A job is a setting and a number of steps; its result is a JSON file. Results that exist are not computed again, and jobs that
+were interrupted on this machine continue from their checkpoints.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ohmformer.experiments.learn.setting import Setting
+from ohmformer.graph.extras import require
 from ohmformer.graph.files import whole_file
 
 
@@ -28,7 +29,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Setting and steps in a file name."""
+        """Setting and steps as a file name."""
         return f"{self.setting.name}-{self.steps}"
 
 
@@ -40,10 +41,10 @@ def run_all(
     workers: int = 2,
     watch: Callable[[str, int, int], None] | None = None,
 ) -> dict[Job, dict[str, Any]]:
-    """The results of all jobs, from ``folder`` where they are there and computed where not.
+    """Return the results of all jobs, read from ``folder`` or computed.
 
     ``cluster`` is the address of a Ray cluster, or ``"local"`` to start one here; without, ``workers`` processes are used.
-    ``watch`` is told the name of a job that is finished, how many are, and of how many.
+    ``watch`` is called with the name of a finished job, the number of finished jobs, and the number of all.
     """
     results = {job: found for job in jobs if (found := _read(job, folder)) is not None}
     waiting = [job for job in dict.fromkeys(jobs) if job not in results]
@@ -67,7 +68,7 @@ def run_all(
 
 
 def run_one(setting: dict[str, Any], steps: int, folder: str | None) -> dict[str, Any]:
-    """Train one job, in plain types so that it can be sent anywhere; with a folder it can be interrupted."""
+    """Train one job, given in plain types so that it can be sent to other processes; with a folder it can be resumed."""
     import torch
 
     from ohmformer.experiments.learn.train import train
@@ -78,6 +79,7 @@ def run_one(setting: dict[str, Any], steps: int, folder: str | None) -> dict[str
 
 
 def _read(job: Job, folder: Path) -> dict[str, Any] | None:
+    """Read the result of a job; None if there is none."""
     path = folder / f"{job.name}.json"
     if not path.exists():
         return None
@@ -88,6 +90,7 @@ def _read(job: Job, folder: Path) -> dict[str, Any] | None:
 
 
 def _on_processes(jobs: list[Job], folder: Path, workers: int) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Run jobs on processes of this machine."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running = {
@@ -99,10 +102,8 @@ def _on_processes(jobs: list[Job], folder: Path, workers: int) -> Iterator[tuple
 
 
 def _on_ray(jobs: list[Job], address: str, workers: int) -> Iterator[tuple[Job, dict[str, Any]]]:
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError("expected ray to be installed for --cluster, it is not; pip install ohmformer[cluster]") from error
+    """Run jobs on a Ray cluster, each on one processor."""
+    ray = require("ray", "cluster")
     started = not ray.is_initialized()
     if started:
         here = {"num_cpus": workers, "include_dashboard": False}

@@ -1,12 +1,12 @@
-"""What is learned: functions of the Laplacian and eigenvectors, with the losses of sections 3.5 and 4.1.
+"""The learning tasks: functions of the Laplacian and eigenvectors, with the losses of sections 3.5 and 4.1.
 
 Answers count up to scale, as every layer normalises its state:
 
     loss_U = mean over graphs and demands of | phi_i / |phi_i| - U psi_i / |U psi_i| |^2        as the paper writes it
-    the same with the whole answer matrix divided by its Frobenius norm                        as the authors ran it
+    the same with the whole answer matrix divided by its Frobenius norm                        as in the authors' code
     loss_i = mean over graphs of min over signs of | phi_i -+ v_i |^2                          eigenvector i
 
-A batch has the seeds as its first axis, every seed with graphs of its own, drawn from ``(seed, step)`` and nothing else.
+Problems have the seeds as their first axis; every seed has graphs of its own, drawn from ``(seed, step)`` only.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ STREAMS = {"train": 0, "test": 1, "start": 2}
 
 
 def generator(seed: int, step: int, stream: str = "train") -> torch.Generator:
-    """The random numbers of one seed at one step."""
+    """Make the random generator of one seed at one step."""
     state = np.random.SeedSequence([seed, step, STREAMS[stream]]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Graphs, what is asked of them, and the answers."""
+class Problems:
+    """Graphs with demands and the right answers, drawn to train or to test on."""
 
     incidence: Float[Tensor, "seeds graphs nodes edges"]
     gram: Float[Tensor, "seeds graphs nodes nodes"]
@@ -51,17 +51,17 @@ class Batch:
     """None for eigenvectors, which start from a trained matrix."""
     target: Float[Tensor, "seeds graphs nodes demands"]
 
-    def split(self, graphs: int) -> list[Batch]:
-        """The same in pieces of at most so many graphs a seed."""
+    def split(self, graphs: int) -> list[Problems]:
+        """Split into pieces of at most so many graphs per seed."""
         incidence, gram, target = (x.split(graphs, dim=1) for x in (self.incidence, self.gram, self.target))
         demands = [None] * len(gram) if self.demands is None else self.demands.split(graphs, dim=1)
-        return [Batch(*parts) for parts in zip(incidence, gram, demands, target, strict=True)]
+        return [Problems(*parts) for parts in zip(incidence, gram, demands, target, strict=True)]
 
 
 def draw(
     task: str, distribution: GraphDistribution, generators: list[torch.Generator], graphs: int, dtype: torch.dtype
-) -> Batch:
-    """Fresh graphs with centred Gaussian demands, as many as nodes; answers by LAPACK in float64."""
+) -> Problems:
+    """Draw graphs with centred Gaussian demands, as many as nodes, and solve them by LAPACK in float64."""
     incidence = torch.stack([distribution.incidence(graphs, g) for g in generators])
     gram = incidence @ incidence.mT
     demands = None
@@ -76,27 +76,27 @@ def draw(
         target = range_ @ (FUNCTIONS[task](values[..., 1:, None]) * (range_.mT @ demands))
         target = target / target.square().sum(dim=(-2, -1), keepdim=True).sqrt()
     cast = [None if x is None else x.to(dtype) for x in (incidence, gram, demands, target)]
-    return Batch(*cast)  # pyright: ignore[reportArgumentType]
+    return Problems(*cast)  # pyright: ignore[reportArgumentType]
 
 
 def demand_loss(
     answer: Float[Tensor, "*seeds graphs nodes demands"], target: Float[Tensor, "*seeds graphs nodes demands"]
 ) -> Float[Tensor, "*seeds"]:
-    """The loss as the paper writes it: every demand's answer divided by its own norm."""
+    """Compute the loss as the paper writes it: every demand's answer divided by its own norm."""
     return (_unit(answer, (-2,)) - _unit(target, (-2,))).square().sum(-2).mean(dim=(-2, -1))
 
 
 def frobenius_loss(
     answer: Float[Tensor, "*seeds graphs nodes demands"], target: Float[Tensor, "*seeds graphs nodes demands"]
 ) -> Float[Tensor, "*seeds"]:
-    """The loss as the authors ran it: the answer matrix divided by its Frobenius norm."""
+    """Compute the loss as the authors' code does: the answer matrix divided by its Frobenius norm."""
     return (_unit(answer, (-2, -1)) - _unit(target, (-2, -1))).square().sum(dim=(-2, -1)).mean(dim=-1)
 
 
 def eigenvector_losses(
     answer: Float[Tensor, "*seeds graphs nodes k"], target: Float[Tensor, "*seeds graphs nodes k"]
 ) -> Float[Tensor, "*seeds k"]:
-    """``loss_1 .. loss_k``, sign-free."""
+    """Compute ``loss_1 .. loss_k``, up to the signs of the eigenvectors."""
     unit = _unit(answer, (-2,))
     minus, plus = (unit - target).square().sum(-2), (unit + target).square().sum(-2)
     return torch.minimum(minus, plus).mean(dim=-2)
@@ -108,9 +108,10 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "1-5": lambda answer, target: eigenvector_losses(answer[..., :5], target[..., :5]).mean(-1),
     "1-10": lambda answer, target: eigenvector_losses(answer[..., :10], target[..., :10]).mean(-1),
 }
-"""What a model is trained on, by name: one number per seed."""
+"""Losses to train on, by name: one number per seed."""
 
 
 def _unit(x: Tensor, dim: tuple[int, ...]) -> Tensor:
+    """Divide x by its norm over some dimensions; zeros stay zeros."""
     square = x.square().sum(dim=dim, keepdim=True)
     return x * torch.where(square > 0, square, 1.0).rsqrt()

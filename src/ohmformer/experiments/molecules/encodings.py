@@ -1,8 +1,8 @@
-"""All encodings behind one door: what they keep of every molecule, and what they give to a backbone in every step.
+"""All positional encodings of the experiment, by name.
 
 ``keep`` computes once, for all molecules of a split, what does not change in training. An ``Encoding`` turns a batch into
-numbers per atom and, if it has any, per edge. They leave with mean 0 and spread 1: by fixed factors that are measured before
-training, or by a batch norm where columns move in training and tell atoms apart by small differences.
+numbers per atom and, if it has any, per edge, with mean 0 and spread 1: by fixed factors that are measured before training,
+or by a batch norm where columns change in training and differ little between atoms.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from torch import Tensor, nn
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pretrain import GraphTable, Settings, node_targets, pretrain
 from ohmformer.encoding.spectral import channels, spectra
-from ohmformer.experiments.molecules.batches import Batch, Split
+from ohmformer.experiments.molecules.batches import MoleculeBatch, Split, no_rows
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.norm import ResidualNorm
-from ohmformer.experiments.molecules.table import MoleculeTable, spans
+from ohmformer.experiments.molecules.table import MoleculeTable
+from ohmformer.graph.ragged import Spans
 
 EPS = 1e-7
 """Added to the variance of learned columns: walks of odd length differ by a thousandth among most atoms."""
 PART = 1000
-"""Molecules that ``keep`` takes at a time."""
+"""Molecules that ``keep`` computes at a time."""
 
 
 class Encoding(nn.Module):
-    """Numbers per atom and per edge of a batch; this one gives none."""
+    """Base class: numbers per atom and per edge of a batch. This one gives none."""
 
     node_columns = 0
     edge_columns = 0
 
-    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor | None, Tensor | None]:
-        """``(nodes, node_columns)`` and ``(edges, edge_columns)``, or None; ``draw`` is for whatever is random in it."""
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor | None, Tensor | None]:
+        """Return ``(nodes, node_columns)`` and ``(edges, edge_columns)`` numbers, or None; ``draw`` is for random parts."""
         return None, None
 
     def calibrate(self, split: Split) -> None:
-        """Measure the factors that standardise it."""
+        """Measure mean and spread on training molecules, if the encoding is standardised by fixed factors."""
 
 
 class Standardize(nn.Module):
@@ -52,12 +53,12 @@ class Standardize(nn.Module):
         self.register_buffer("spread", torch.ones(columns))
 
     def measure(self, x: Float[Tensor, "rows columns"]) -> None:
-        """Set the factors to mean and spread of x."""
+        """Set ``center`` and ``spread`` to those of x."""
         self.center.copy_(x.mean(0))
         self.spread.copy_(x.std(0).clamp(min=1e-4))
 
     def forward(self, x: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-        """Apply them."""
+        """Standardise x."""
         return (x - self.center) / self.spread
 
 
@@ -69,10 +70,10 @@ class _Standardized(Encoding):
         self.node_columns = columns
         self.scale = Standardize(columns)
 
-    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
+    def raw(self, batch: MoleculeBatch, draw: torch.Generator) -> Tensor:
         raise NotImplementedError
 
-    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, None]:
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor, None]:
         return self.scale(self.raw(batch, draw)), None
 
     @torch.no_grad()
@@ -82,14 +83,14 @@ class _Standardized(Encoding):
 
 
 class Kept(_Standardized):
-    """Columns that were computed once; with ``signs``, every molecule's columns have random signs in training."""
+    """Columns that were computed beforehand; ``signs`` flips them at random in training, molecule by molecule."""
 
     def __init__(self, columns: int, *, signs: bool = False) -> None:
         super().__init__(columns)
         self.signs = signs
 
-    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
-        """The columns."""
+    def raw(self, batch: MoleculeBatch, draw: torch.Generator) -> Tensor:
+        """Look the columns up, with random signs if asked for."""
         x = batch.per_node["columns"]
         if self.signs and self.training:
             sign = 2 * torch.randint(0, 2, (len(batch.sizes), x.shape[1]), generator=draw) - 1
@@ -98,14 +99,16 @@ class Kept(_Standardized):
 
 
 class Learned(_Standardized):
-    """A linear Transformer on the batch's graphs, whatever its start."""
+    """A linear Transformer that is run on the batch's graphs in every step."""
 
     def __init__(self, model: LinearTransformerPE) -> None:
         super().__init__(model.dim)
         self.model = model
 
-    def raw(self, batch: Batch, draw: torch.Generator) -> Tensor:
-        """The layers of appendix E."""
+    def raw(self, batch: MoleculeBatch, draw: torch.Generator) -> Tensor:
+        """Run the layers of appendix E."""
+        if not len(batch.sizes):
+            return no_rows(self.model, self.node_columns)
         edges = torch.stack([batch.source, batch.target])
         features = None if self.model.in_features is None else _one_hot(batch.atom, self.model.in_features)
         fresh = draw if self.model.phi0 == "random" and self.training else None
@@ -113,7 +116,7 @@ class Learned(_Standardized):
 
 
 class LearnedSpectral(Encoding):
-    """The ``diagonal`` start by eigenvalues that were kept, read at nodes and, with ``pairs``, at their neighbours."""
+    """The ``diagonal`` start on eigenvalues that were computed beforehand; ``pairs`` also reads it on edges."""
 
     def __init__(self, model: LinearTransformerPE, *, pairs: bool) -> None:
         super().__init__()
@@ -121,8 +124,8 @@ class LearnedSpectral(Encoding):
         self.model = model
         self.norm = ResidualNorm(model.dim, eps=EPS)
         self.edge_norm = ResidualNorm(model.hidden, eps=EPS) if pairs else None
-        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: a group either walks or waits, and
-        # channels do not see each other yet
+        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: each group takes a step or none,
+        # and channels do not interact yet
         layer, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
         with torch.no_grad():
             model.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(model.groups, 8))
@@ -130,34 +133,33 @@ class LearnedSpectral(Encoding):
             model.value.copy_(-(layer[:, None] * model.hidden <= channel * model.groups).float())
             model.readout.copy_(torch.eye(model.dim))
 
-    def forward(self, batch: Batch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """What the channels are at nodes and edges, normalised."""
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """Evaluate the channels at nodes and edges, normalised."""
         node, edge = self.raw(batch)
         zero = node.new_zeros(1)
         return self.norm(node, zero), None if self.edge_norm is None else self.edge_norm(edge, zero)
 
-    def raw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """``p`` on eigenvalues, then what it is at nodes and edges."""
-        width = int(batch.sizes.max())
+    def raw(self, batch: MoleculeBatch) -> tuple[Tensor, Tensor | None]:
+        """Evaluate ``p`` on the eigenvalues, then ``V diag(p) V^T`` at nodes and edges."""
+        width = int(batch.sizes.max()) if len(batch.sizes) else 1
         vectors, values = batch.per_node["vectors"][:, :width], batch.per_molecule["values"][:, :width]
         p = channels(self.model, values, batch.sizes, restore=True)
-        node = _by_molecule(vectors.square(), batch.owner, batch.sizes, p) @ self.model.readout.mT
+        node = _by_molecule(vectors.square(), Spans.of(batch.sizes), p) @ self.model.readout.mT
         if self.edge_norm is None:
             return node, None
         product = vectors.index_select(0, batch.source) * vectors.index_select(0, batch.target)
-        owner = batch.owner[batch.target]
-        return node, _by_molecule(product, owner, torch.bincount(owner, minlength=len(batch.sizes)), p)
+        edges = torch.bincount(batch.owner[batch.target], minlength=len(batch.sizes))
+        return node, _by_molecule(product, Spans.of(edges), p)
 
 
 def _by_molecule(
-    rows: Float[Tensor, "rows width"], owner: Tensor, counts: Tensor, p: Float[Tensor, "molecules width channels"]
+    rows: Float[Tensor, "rows width"], spans: Spans, p: Float[Tensor, "molecules width channels"]
 ) -> Float[Tensor, "rows channels"]:
-    """Each row times the matrix of its molecule, by one batched product."""
-    most = int(counts.max())
-    first = counts.cumsum(0) - counts
-    slot = torch.arange(len(rows), device=rows.device) - first[owner] + owner * most
-    dense = rows.new_zeros(len(counts) * most, rows.shape[1]).index_copy_(0, slot, rows)
-    return (dense.view(len(counts), most, -1) @ p).flatten(0, 1).index_select(0, slot)
+    """Multiply each row by the matrix of its molecule, in one batched product."""
+    most = int(spans.counts.max()) if len(spans) else 0
+    slot = spans.within + spans.owner * most
+    dense = rows.new_zeros(len(spans) * most, rows.shape[1]).index_copy_(0, slot, rows)
+    return (dense.view(len(spans), most, rows.shape[1]) @ p).flatten(0, 1).index_select(0, slot)
 
 
 def _one_hot(atom: Tensor, labels: int) -> Tensor:
@@ -168,7 +170,7 @@ def _one_hot(atom: Tensor, labels: int) -> Tensor:
 
 
 def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
-    """The encoding of a run."""
+    """Build the encoding of a run."""
     if config.encoding == "none":
         return Encoding()
     if config.encoding == "lappe":
@@ -190,7 +192,7 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
 
 
 def keep(config: RunConfig, table: MoleculeTable) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What the encoding of a run keeps of every atom and of every molecule, by name."""
+    """Compute what the encoding of a run needs beforehand: tensors per atom and tensors per molecule, by name."""
     if config.encoding in ("none", "lt-index", "lt-random", "lt-features"):
         return {}, {}
     parts = [_keep_part(config, *_graphs(table, which)) for which in torch.arange(len(table)).split(PART)]
@@ -205,11 +207,9 @@ def keep(config: RunConfig, table: MoleculeTable) -> tuple[dict[str, Tensor], di
 
 
 def _graphs(table: MoleculeTable, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges and owners of some molecules side by side."""
-    sizes, bonds = table.sizes[which], (table.bond_start[which + 1] - table.bond_start[which])
-    first = sizes.cumsum(0) - sizes
-    ends = table.ends[:, spans(table.bond_start, which)].long() + torch.repeat_interleave(first, bonds)
-    return ends, torch.repeat_interleave(torch.arange(len(which)), sizes)
+    """Edges of some molecules side by side, and the molecule of every node."""
+    nodes, bonds = table.nodes.select(which), table.bonds.select(which)
+    return table.ends[:, table.bonds.rows(which)].long() + nodes.first[bonds.owner], nodes.owner
 
 
 def _keep_part(config: RunConfig, ends: Tensor, owner: Tensor) -> dict[str, Tensor]:
@@ -240,7 +240,7 @@ def _keep_part(config: RunConfig, ends: Tensor, owner: Tensor) -> dict[str, Tens
 
 
 def pretrained(encoding: Encoding, config: RunConfig, table: MoleculeTable) -> None:
-    """Train a linear Transformer on eigenvectors or diagonals of the training molecules, in place."""
+    """Pretrain a linear Transformer, in place, on eigenvectors or diagonals of the training molecules."""
     if not config.pretrain or not isinstance(encoding, Learned | LearnedSpectral):
         return
     model = encoding.model

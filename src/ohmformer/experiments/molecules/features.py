@@ -1,4 +1,4 @@
-"""One molecule as a model sees it: labels of atoms and bonds, and the parts of the penalised logP it is to predict.
+"""Features of one molecule: labels of atoms and bonds, and the parts of the penalised logP, which is to be predicted.
 
 The labels are those of the paper's experiment: an atom is its symbol, explicit hydrogens and charge; a bond, in the Kekulé
 form, is single, double or triple. The target is ``z(logP) + z(-SA) + z(cycle)``, each part standardised on the training
@@ -23,7 +23,7 @@ import numpy as np
 from ohmformer.graph.smiles import canonical_molecule, clean
 
 BONDS = ("none", "single", "double", "triple")
-"""Labels of bonds; ``none`` is in the paper's table, for pairs of atoms that are not bonded, and never used here."""
+"""Labels of bonds; ``none``, for pairs of atoms that are not bonded, is in the paper's table and unused here."""
 
 
 class Molecule(NamedTuple):
@@ -31,7 +31,7 @@ class Molecule(NamedTuple):
 
     atoms: list[str]
     bonds: list[tuple[int, int, int]]
-    """Every bond once: two atoms and the place of its label in :data:`BONDS`."""
+    """Every bond once: two atoms and the index of its label in :data:`BONDS`."""
     logp: float
     accessibility: float
     """RDKit's synthetic accessibility score, 1 (easy) to 10."""
@@ -42,7 +42,7 @@ class Molecule(NamedTuple):
 
 
 def describe(smiles: str) -> Molecule:
-    """The molecule of a SMILES, or a ValueError that names it."""
+    """Read a SMILES; a ValueError names it if it is not a molecule with bonds."""
     from rdkit import Chem, rdBase
     from rdkit.Chem.rdMolDescriptors import CalcCrippenDescriptors
 
@@ -66,24 +66,24 @@ def describe(smiles: str) -> Molecule:
 
 
 class Described(NamedTuple):
-    """Many molecules in flat arrays of numpy, which is how processes without torch hand them over."""
+    """Many molecules in flat NumPy arrays, which worker processes, who do without torch, send back."""
 
     atom: np.ndarray
-    """Of every atom, the place of its label in ``labels``."""
+    """The label of every atom, as an index into ``labels``."""
     bonds: np.ndarray
     """Every bond of every molecule, as in :class:`Molecule`."""
     node_start: np.ndarray
     bond_start: np.ndarray
     parts: np.ndarray
-    """Of every molecule: logP, accessibility, the two rings."""
+    """For every molecule: logP, accessibility, and the two ring sizes."""
     row: np.ndarray
     labels: tuple[str, ...]
     bad: list[tuple[int, str]]
-    """Rows that are no molecules, and why."""
+    """Rows that are not molecules, and why."""
 
 
 def describe_all(first: int, smiles: Sequence[str]) -> Described:
-    """The molecules of many SMILES, which are rows ``first`` and following of a file."""
+    """Read many SMILES, which are rows ``first`` and following of a file."""
     molecules, rows, bad = [], [], []
     for row, text in enumerate(smiles, first):
         try:

@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch_geometric.nn import GINEConv, GPSConv
 
-from ohmformer.experiments.molecules.batches import Batch
+from ohmformer.experiments.molecules.batches import MoleculeBatch, no_rows
 from ohmformer.experiments.molecules.graph_transformer import embed_atoms
 
 
 class GPS(nn.Module):
-    """The same doors as :class:`~ohmformer.experiments.molecules.graph_transformer.GraphTransformer`, other rooms."""
+    """GPS layers; takes and returns what ``GraphTransformer`` does, see there for the arguments."""
 
     def __init__(
         self, atoms: int, bonds: int = 4, *, width: int = 64, heads: int = 4, layers: int = 4,
@@ -29,11 +29,13 @@ class GPS(nn.Module):
 
     def forward(
         self,
-        batch: Batch,
+        batch: MoleculeBatch,
         node: Float[Tensor, "nodes columns"] | None = None,
         edge: Float[Tensor, "edges few"] | None = None,
     ) -> Float[Tensor, "nodes width"]:
-        """H after all layers."""
+        """Compute h on every atom; ``node`` and ``edge`` are the encodings."""
+        if not len(batch.atom):
+            return no_rows(self, self.atom.embedding_dim, node, edge)  # torch's batch norm takes no empty batch
         h = embed_atoms(self.atom, batch.atom)
         if self.node_encoding is not None:
             h = h + self.node_encoding(node)

@@ -7,10 +7,10 @@ One layer, with h on atoms and e on bonds in both directions, all maps affine, p
     h_v <- norm(h_v + O sum_u a V h_u)             then norm(h + MLP(h))
     e   <- norm(e + P w)                           then norm(e + MLP(e))
 
-What is fast about it: queries, keys and values are one product; attention and batch norm have gradients by hand, which read
-every array as few times as possible; sums over edges go along edges sorted by target (for sources: along their
-opposites); bonds enter the first layer as a few numbers each, so its E e is a small product; the last layer's e is never
-computed, because nobody reads it.
+What makes it fast: queries, keys and values are one product; the gradients of attention and batch norm are written by hand
+and read every array as few times as possible; sums over edges run along edges sorted by target (for sources: along their
+opposites); bonds enter the first layer as a few numbers each, so its E e is a small product; the last layer's e is not
+computed, because nothing reads it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, linear, one_hot
 
-from ohmformer.experiments.molecules.batches import Batch
+from ohmformer.experiments.molecules.batches import MoleculeBatch
 from ohmformer.experiments.molecules.norm import ResidualNorm
 
 CLAMP = 5.0
+"""Scores are clamped to [-CLAMP, CLAMP] before the softmax."""
 
 
 class _Attention(torch.autograd.Function):
-    """``(sum_u a V h_u, w)`` from ``qkv = [Q h | K h | V h]`` and ``E e``."""
+    """Attention along edges: ``(sum_u a V h_u, w)`` from ``qkv = [Q h | K h | V h]`` and ``E e``."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, edge: Tensor, batch: Batch, heads: int) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, qkv: Tensor, edge: Tensor, batch: MoleculeBatch, heads: int) -> tuple[Tensor, Tensor]:
         q, k, v = qkv.chunk(3, dim=1)
         scale = math.sqrt(heads / q.shape[1])
         to, of = q.index_select(0, batch.target), k.index_select(0, batch.source)
@@ -70,20 +71,18 @@ class _Attention(torch.autograd.Function):
 
 
 def _per_head(x: Float[Tensor, "edges width"], a: Float[Tensor, "edges heads"]) -> Float[Tensor, "edges width"]:
+    """Multiply the columns of each head by its attention weight."""
     return (x.unflatten(1, (a.shape[1], -1)) * a[:, :, None]).flatten(1)
 
 
-def _sum_at_targets(x: Float[Tensor, "edges k"], batch: Batch) -> Float[Tensor, "nodes k"]:
-    return embedding_bag(_places(x), x, batch.first_edge, mode="sum")
+def _sum_at_targets(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
+    """Sum over the edges that point to each node."""
+    return embedding_bag(torch.arange(len(x), device=x.device), x, batch.first_edge, mode="sum")
 
 
-def _sum_at_sources(x: Float[Tensor, "edges k"], batch: Batch) -> Float[Tensor, "nodes k"]:
-    """The edges from a node are the opposites of the edges to it."""
+def _sum_at_sources(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
+    """Sum over the edges that leave each node, which are the opposites of the edges to it."""
     return embedding_bag(batch.back, x, batch.first_edge, mode="sum")
-
-
-def _places(x: Tensor) -> Int[Tensor, " edges"]:
-    return torch.arange(len(x), device=x.device)
 
 
 class _MLP(nn.Module):
@@ -96,7 +95,7 @@ class _MLP(nn.Module):
 
 
 class GraphTransformerLayer(nn.Module):
-    """One layer; ``last`` leaves out the new e."""
+    """One layer of the Graph Transformer; ``last`` skips the update of e."""
 
     def __init__(self, width: int, heads: int, *, last: bool = False) -> None:
         super().__init__()
@@ -113,10 +112,10 @@ class GraphTransformerLayer(nn.Module):
         h: Float[Tensor, "nodes width"],
         e: Float[Tensor, "edges width"],
         seen: Float[Tensor, "edges width"],
-        batch: Batch,
+        batch: MoleculeBatch,
     ) -> tuple[Float[Tensor, "nodes width"], Float[Tensor, "edges width"]]:
-        """New h and e; ``seen`` is ``E e``."""
-        qkv, seen = self.qkv(h).to(h.dtype), seen.to(h.dtype)  # rounded under autocast, not from here on
+        """Update h and e; ``seen`` is ``E e``."""
+        qkv, seen = self.qkv(h).to(h.dtype), seen.to(h.dtype)  # autocast may have rounded them; attention is float32
         mixed, w = _Attention.apply(qkv, seen, batch, self.heads)  # pyright: ignore[reportGeneralTypeIssues]
         h = self.norm(h, self.out(mixed))
         h = self.mlp_norm(h, self.mlp(h))
@@ -127,16 +126,16 @@ class GraphTransformerLayer(nn.Module):
 
 
 class GraphTransformer(nn.Module):
-    """Atoms and bonds with their labels and encodings in, h on every atom out.
+    """The paper's Graph Transformer: from labels and encodings of atoms and bonds to h on every atom.
 
     Args:
-        atoms: labels of atoms; one more row of the table, zero and never trained, is for labels unseen in training.
-        bonds: labels of bonds.
-        width: of h and e.
-        heads: that share it.
-        layers: how many.
-        node_encoding: numbers per atom of the encoding.
-        edge_encoding: numbers per bond of the encoding.
+        atoms: number of atom labels; labels beyond, which were not seen in training, embed as zero.
+        bonds: number of bond labels.
+        width: columns of h and e.
+        heads: attention heads, which share the width.
+        layers: number of layers.
+        node_encoding: columns of the encoding per atom.
+        edge_encoding: columns of the encoding per bond.
     """
 
     def __init__(
@@ -155,20 +154,19 @@ class GraphTransformer(nn.Module):
 
     def forward(
         self,
-        batch: Batch,
+        batch: MoleculeBatch,
         node: Float[Tensor, "nodes columns"] | None = None,
         edge: Float[Tensor, "edges few"] | None = None,
     ) -> Float[Tensor, "nodes width"]:
-        """H after all layers; ``node`` and ``edge`` are the encodings."""
-        with torch.autocast(batch.atom.device.type, enabled=False):  # small products, that gain nothing from being rounded
+        """Compute h on every atom; ``node`` and ``edge`` are the encodings."""
+        with torch.autocast(batch.atom.device.type, enabled=False):  # small products, which bfloat16 does not speed up
             h, e, seen = self._start(batch, node, edge)
-        layers = self._layers()
-        for l, layer in enumerate(layers):
+        for l, layer in enumerate(self._layers()):
             h, e = layer(h, e, layer.edge(e) if l else seen, batch)
         return h
 
-    def _start(self, batch: Batch, node: Tensor | None, edge: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """H, e, and what the first layer sees of e."""
+    def _start(self, batch: MoleculeBatch, node: Tensor | None, edge: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Embed atoms and bonds: h, e, and the first layer's ``E e``."""
         h = embed_atoms(self.atom, batch.atom)
         if self.node_encoding is not None:
             h = h + self.node_encoding(node)
@@ -184,13 +182,13 @@ class GraphTransformer(nn.Module):
 
 
 def embed_atoms(table: nn.Embedding, atom: Int[Tensor, " nodes"]) -> Float[Tensor, "nodes width"]:
-    """Rows of the table, zero for a label beyond it."""
+    """Look the labels of atoms up in a table; a label beyond it is zero."""
     rows = table.num_embeddings
     return table(atom.clamp(max=rows - 1)) * (atom < rows)[:, None]
 
 
 def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
-    """What the published counts, 800,771 for ZINC and 799,747 for QM9, are made of: the model with LapPE.
+    """Count the parameters of the paper's model with LapPE part by part: 800,771 for ZINC and 799,747 for QM9.
 
     Every layer has twelve affine maps of width 128 and four batch norms. Two maps are never used; the last layer's new e
     (three maps, two batch norms) is never read. Neither is part of :class:`GraphTransformer`. Without LapPE there are 896

@@ -1,4 +1,4 @@
-"""A model of a run: encoding, backbone, read-out."""
+"""The model of a run: positional encoding, backbone and read-out."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ohmformer.experiments.molecules.batches import Batch
+from ohmformer.experiments.molecules.batches import MoleculeBatch
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.encodings import Encoding, build
 from ohmformer.experiments.molecules.gps import GPS
 from ohmformer.experiments.molecules.graph_transformer import GraphTransformer
 
 TYPICAL_SIZE = 20.0
-"""Atoms by whose number a sum over atoms is divided, to begin at the scale of a mean."""
+"""A sum over atoms is divided by this, so that it starts at the scale of a mean."""
 
 
 class ReadOut(nn.Module):
-    """One number per molecule: ``paper``, mean over atoms, then width -> 1 -> 1; ``mean``, ``sum``: width -> width -> 1."""
+    """Pools h over atoms to one number per molecule.
+
+    ``paper``: the mean over atoms, then width -> 1 -> 1; ``mean`` and ``sum``: width -> width -> 1.
+    """
 
     def __init__(self, kind: str, width: int) -> None:
         super().__init__()
@@ -25,15 +28,15 @@ class ReadOut(nn.Module):
         inner = 1 if kind == "paper" else width
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, 1)
 
-    def forward(self, h: Float[Tensor, "nodes width"], batch: Batch) -> Float[Tensor, " molecules"]:
-        """Pool and map."""
+    def forward(self, h: Float[Tensor, "nodes width"], batch: MoleculeBatch) -> Float[Tensor, " molecules"]:
+        """Pool h over the atoms of each molecule and map it to a number."""
         pooled = h.new_zeros(len(batch.sizes), h.shape[1]).index_add(0, batch.owner, h)
         pooled = pooled / (TYPICAL_SIZE if self.kind == "sum" else batch.sizes[:, None])
         return self.down(self.up(pooled).relu())[:, 0]
 
 
 class MoleculeModel(nn.Module):
-    """Predicts a number per molecule."""
+    """Predicts a number for every molecule."""
 
     def __init__(self, config: RunConfig, atoms: int, most_nodes: int) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ class MoleculeModel(nn.Module):
             self.encoding: Encoding = build(config, atoms, most_nodes)
             self.backbone = self._backbone(config, atoms)
             self.readout = ReadOut(config.readout, config.width)
-        self.rounded = config.precision == "bfloat16"
+        self.autocast = config.precision == "bfloat16"
 
     def _backbone(self, config: RunConfig, atoms: int) -> nn.Module:
         shape = {
@@ -51,14 +54,14 @@ class MoleculeModel(nn.Module):
         }  # fmt: skip
         return (GraphTransformer if config.backbone == "gt" else GPS)(atoms, **shape)
 
-    def forward(self, batch: Batch, draw: torch.Generator) -> Float[Tensor, " molecules"]:
-        """The prediction for every molecule; ``draw`` is for encodings that are random."""
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Float[Tensor, " molecules"]:
+        """Predict a number for every molecule; ``draw`` is for encodings that are random."""
         encoding = self.encoding(batch, draw)
-        with torch.autocast(batch.atom.device.type, torch.bfloat16, enabled=self.rounded and self.training):
+        with torch.autocast(batch.atom.device.type, torch.bfloat16, enabled=self.autocast and self.training):
             h = self.backbone(batch, *encoding)
         return self.readout(h, batch)
 
     def parameter_counts(self) -> dict[str, int]:
-        """All parameters, and those of the encoding alone."""
+        """Count all parameters, and those of the encoding."""
         every = sum(p.numel() for p in self.parameters())
         return {"parameters": every, "encoding_parameters": sum(p.numel() for p in self.encoding.parameters())}

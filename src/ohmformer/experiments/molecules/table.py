@@ -1,4 +1,4 @@
-"""Many molecules in flat arrays: made from SMILES by several processes, kept in a file that is mapped, never unpickled.
+"""Many molecules in flat arrays: read from SMILES by several processes, saved in a file that is mapped, never unpickled.
 
 >>> table, bad = from_smiles(["CCO", "not a molecule", "c1ccccc1", "C"])
 >>> len(table), table.labels, [row for row, _ in bad]
@@ -22,33 +22,35 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.experiments.molecules.features import Described, describe_all
+from ohmformer.graph.extras import require
 from ohmformer.graph.files import whole_file
+from ohmformer.graph.ragged import Spans
 
 FORMAT = "ohmformer molecules 1"
 CHUNK = 200
-"""Molecules that a process takes at a time."""
+"""Molecules that a process reads at a time."""
 LOGP, ACCESSIBILITY, RING, NETWORKX_RING = range(4)
 """Columns of :attr:`MoleculeTable.parts`."""
 
 Progress = Callable[[int], None]
 Bad = list[tuple[int, str]]
-"""Rows of the input that are no molecules, and why."""
+"""Rows of the input that are not molecules, and why."""
 
 
 @dataclass(frozen=True)
 class MoleculeTable:
-    """Molecules side by side; atoms of molecule m are rows ``node_start[m]`` to ``node_start[m + 1]``, bonds likewise."""
+    """Molecules of a file side by side, each bond once; :attr:`nodes` and :attr:`bonds` say whose each row is."""
 
     atom: Int[Tensor, " nodes"]
-    """Places in ``labels``."""
+    """The label of every atom, as an index into ``labels``."""
     ends: Int[Tensor, "2 bonds"]
-    """Atoms of every bond, numbered within the molecule."""
+    """The two atoms of every bond, numbered within the molecule."""
     bond: Int[Tensor, " bonds"]
-    """Places in :data:`~ohmformer.experiments.molecules.features.BONDS`."""
+    """The label of every bond, as an index into :data:`~ohmformer.experiments.molecules.features.BONDS`."""
     node_start: Int[Tensor, " molecules_and_end"]
     bond_start: Int[Tensor, " molecules_and_end"]
     parts: Float[Tensor, "molecules parts"]
-    """What the target is made of: logP, accessibility, longest ring, networkx's longest ring; or a column of numbers."""
+    """What the target is computed from: logP, accessibility, longest ring, networkx's longest ring; or one column."""
     row: Int[Tensor, " molecules"]
     """The row of every molecule in its file."""
     labels: tuple[str, ...]
@@ -58,21 +60,31 @@ class MoleculeTable:
         return len(self.node_start) - 1
 
     @cached_property
+    def nodes(self) -> Spans:
+        """Which atoms belong to which molecule."""
+        return Spans(self.node_start)
+
+    @cached_property
+    def bonds(self) -> Spans:
+        """Which bonds belong to which molecule."""
+        return Spans(self.bond_start)
+
+    @property
     def sizes(self) -> Int[Tensor, " molecules"]:
         """Atoms of every molecule."""
-        return self.node_start.diff()
+        return self.nodes.counts
 
     def rows(self, which: Int[Tensor, " chosen"]) -> MoleculeTable:
-        """Some molecules, in the order given."""
-        nodes, bonds = spans(self.node_start, which), spans(self.bond_start, which)
+        """Select some molecules, in the order given."""
+        nodes, bonds = self.nodes.rows(which), self.bonds.rows(which)
         return replace(
             self, atom=self.atom[nodes], ends=self.ends[:, bonds], bond=self.bond[bonds],
-            node_start=_starts(self.node_start, which), bond_start=_starts(self.bond_start, which),
+            node_start=self.nodes.select(which).start, bond_start=self.bonds.select(which).start,
             parts=self.parts[which], row=self.row[which],
         )  # fmt: skip
 
     def relabelled(self, labels: Sequence[str]) -> tuple[MoleculeTable, list[str]]:
-        """Atoms by their places in another list of labels, and the labels that are missing there, which become its end."""
+        """Index the atoms' labels into another list; labels missing there, which are returned, get ``len(labels)``."""
         place = {label: i for i, label in enumerate(labels)}
         used = set(self.atom.unique().tolist())
         new = torch.tensor([place.get(label, len(labels)) for label in self.labels], dtype=self.atom.dtype)
@@ -80,11 +92,10 @@ class MoleculeTable:
         return replace(self, atom=new[self.atom.long()], labels=tuple(labels)), missing
 
     def renumbered(self, permutation: Int[Tensor, " nodes"]) -> MoleculeTable:
-        """The same molecules with atom i of each as its atom ``permutation[i]``; the permutation of all atoms is ragged."""
-        first = torch.repeat_interleave(self.node_start[:-1], self.sizes)
-        owner = torch.repeat_interleave(self.node_start[:-1], self.bond_start.diff())
-        atom = torch.empty_like(self.atom).scatter(0, first + permutation, self.atom)
-        return replace(self, atom=atom, ends=permutation.to(self.ends.dtype)[self.ends.long() + owner])
+        """Renumber the atoms of every molecule: its atom i becomes its atom ``permutation[i]``."""
+        first = self.nodes.first
+        atom = torch.empty_like(self.atom).scatter(0, first[self.nodes.owner] + permutation, self.atom)
+        return replace(self, atom=atom, ends=permutation.to(self.ends.dtype)[self.ends.long() + first[self.bonds.owner]])
 
     def save(self, path: Path) -> Path:
         """Write a safetensors file, whole or not at all."""
@@ -97,7 +108,7 @@ class MoleculeTable:
 
     @classmethod
     def load(cls, path: Path) -> MoleculeTable:
-        """Map a file that :meth:`save` wrote."""
+        """Read a file that :meth:`save` wrote, mapped into memory."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -112,7 +123,7 @@ class MoleculeTable:
 
     @classmethod
     def of(cls, found: Described) -> MoleculeTable:
-        """Molecules as read."""
+        """Convert molecules that :func:`~ohmformer.experiments.molecules.features.describe_all` read."""
         arrays = {
             name: torch.from_numpy(getattr(found, name)) for name in ("atom", "node_start", "bond_start", "parts", "row")
         }
@@ -121,29 +132,16 @@ class MoleculeTable:
 
     @classmethod
     def join(cls, tables: Sequence[MoleculeTable]) -> MoleculeTable:
-        """Several tables as one, over the union of their labels."""
+        """Join several tables into one, over the union of their labels."""
         labels = sorted({label for table in tables for label in table.labels})
         tables = [table.relabelled(labels)[0] for table in tables]
 
         def starts(name: str) -> Tensor:
-            counts = torch.cat([getattr(table, name).diff() for table in tables])
-            return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            return Spans.of(torch.cat([getattr(table, name).diff() for table in tables])).start
 
         flat = {name: torch.cat([getattr(t, name) for t in tables]) for name in ("atom", "bond", "parts", "row")}
         ends = torch.cat([t.ends for t in tables], dim=1)
         return cls(**flat, ends=ends, node_start=starts("node_start"), bond_start=starts("bond_start"), labels=tuple(labels))
-
-
-def spans(start: Int[Tensor, " ends"], which: Int[Tensor, " chosen"]) -> Int[Tensor, " rows"]:
-    """The rows of the chosen molecules, one after the other."""
-    first = start[which]
-    count = start[which + 1] - first
-    shift = first - (count.cumsum(0) - count)
-    return torch.repeat_interleave(shift, count) + torch.arange(int(count.sum()))
-
-
-def _starts(start: Tensor, which: Tensor) -> Tensor:
-    return torch.cat([start.new_zeros(1), (start[which + 1] - start[which]).cumsum(0)])
 
 
 # ---------------------------------------------------------------------------------------------------- from SMILES
@@ -156,7 +154,11 @@ def from_smiles(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> tuple[MoleculeTable, Bad]:
-    """The molecules of many SMILES, and what could not be read. ``targets`` replace the parts of the penalised logP."""
+    """Read the molecules of many SMILES; returns them and the rows that could not be read.
+
+    ``targets`` replace the parts of the penalised logP.
+    """
+    require("rdkit", "molecules")
     chunks = _chunks(smiles)
     tables: list[MoleculeTable] = []
     bad: Bad = []
@@ -181,7 +183,7 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _results(chunks: Iterator[tuple[int, list[str]]], workers: int) -> Iterator[Described]:
-    """Chunk by chunk, in order, with few under way; this process works too, and at once, while the others still start."""
+    """Read the chunks by several processes, in order, few at a time; this process works too while the others start."""
     if workers <= 1:
         yield from itertools.starmap(describe_all, chunks)
         return

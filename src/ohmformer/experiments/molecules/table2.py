@@ -1,7 +1,7 @@
-"""Table 2 of the paper: a grid of runs, each once, and what came of them as a table and a picture.
+"""Table 2 of the paper: a grid of runs, and their results as a table and a picture.
 
-Rows are encodings; a cell is the mean over seeds with its spread. Runs lie in folders named by their configs, so that a grid
-which is stopped goes on, and a larger one takes what a smaller one has done.
+Rows are encodings; a cell is the mean over seeds with its spread. Runs are saved in folders named by their configurations,
+so that a grid can be resumed, and a larger one reuses the runs of a smaller one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from ohmformer.experiments.molecules.config import PRETRAINED, RunConfig, preset
+from ohmformer.graph.extras import require
 from ohmformer.graph.files import whole_file
 
 PAPER = {
     "zinc": {"none": 0.286, "lappe": 0.201, "lt-index": 0.138},
     "qm9": {"none": 0.419, "lappe": 0.227, "lt-index": 0.221},
 }
-"""Test errors that the paper prints, after 2,000 (ZINC) and 1,000 (QM9) epochs of the full model, on other splits."""
+"""Test errors in the paper, after 2,000 (ZINC) and 1,000 (QM9) epochs of the full model, on other splits."""
 SIZES = {"zinc": {"train": 20000, "valid": 2000}, "qm9": {"train": 20000, "valid": 2000}}
+"""Molecules to train and to validate on, where the grid does not say otherwise."""
 GRID = ("none", "lappe", "lt-index", "lt-random", "rwse", "lt-diagonal", "lt-pairs")
 
 
@@ -36,7 +38,7 @@ class Run:
 
 
 def grid(data: str, encodings: Sequence[str], seeds: int, preset_name: str, **changes: Any) -> list[RunConfig]:
-    """The runs of a table, seed by seed, so that a first table is there early; ``pretrain`` is for those it applies to."""
+    """List the runs of a table, seed by seed; ``pretrain`` is dropped for encodings that are not pretrained."""
     return [
         preset(preset_name, data, encoding, **{**SIZES.get(data, {}), **_applying(encoding, changes)}, seed=seed)
         for seed in range(seeds)
@@ -49,7 +51,7 @@ def _applying(encoding: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def finished(folder: Path) -> list[Run]:
-    """All runs below a folder that have a result."""
+    """Read all runs of a folder that have a result."""
     runs = []
     for path in sorted(folder.glob("*/result.json")):
         result = json.loads(path.read_text())
@@ -60,12 +62,12 @@ def finished(folder: Path) -> list[Run]:
 
 
 def _key(config: RunConfig) -> tuple:
-    """What runs have in common that differ in nothing but the seed."""
+    """Identify runs that differ in nothing but the seed."""
     return tuple(v for k, v in json.loads(config.json()).items() if k != "seed")
 
 
 def markdown(runs: Iterable[Run]) -> str:
-    """One row per encoding and kind of run, smallest error last."""
+    """Write the table as Markdown: one row per configuration, smallest error last."""
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
         groups.setdefault(_key(run.config), []).append(run)
@@ -108,10 +110,8 @@ def _spread(group: list[Run], key: str) -> str:
 
 
 def plot(runs: Sequence[Run], path: Path) -> Path:
-    """Validation error against epochs, a line per run, a colour per encoding."""
-    import matplotlib.figure
-
-    figure = matplotlib.figure.Figure(figsize=(7, 4.5), layout="constrained")
+    """Draw validation errors against epochs, a line per run, a colour per encoding."""
+    figure = require("matplotlib.figure", "train").Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     names = list(dict.fromkeys(_title(run.config) for run in runs))
     for run in runs:
@@ -131,7 +131,7 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
 
 
 def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[Path, Path]:
-    """``NAME.md`` and ``NAME.svg`` in a folder; ``note`` says where the numbers come from."""
+    """Write ``NAME.md`` and ``NAME.svg`` into a folder; ``note`` says where the numbers come from."""
     if not runs:
         raise ValueError(f"expected finished runs for {name}, there are none")
     picture = plot(runs, folder / f"{name}.svg")

@@ -1,7 +1,8 @@
-"""Training on Lightning: one run into one folder, resumed exactly where it stopped, tested once at the end.
+"""Training with Lightning: one run in one folder, resumed exactly where it stopped, tested once at the end.
 
-Everything random in a step is drawn from (seed, step), and everything random in an epoch from (seed, epoch), so a run that
-is killed and resumed, or spread over processes, does what it would have done. The folder holds ``config.json``,
+Everything random in an epoch is drawn from (seed, epoch), and everything random in a step from (seed, step, process). So a
+run that is killed and resumed gives the same numbers, and one that is spread over processes does too, up to rounding, unless
+its encoding is random: then the processes draw different numbers than one would. The folder holds ``config.json``,
 ``history.csv``, ``best.ckpt``, ``last.ckpt``, TensorBoard's files, and at the end ``result.json``.
 """
 
@@ -11,40 +12,47 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins import TorchCheckpointIO
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
-from ohmformer.experiments.molecules.batches import Batch, Split
+from ohmformer.experiments.molecules.batches import MoleculeBatch, Split
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.data import RunData
 from ohmformer.experiments.molecules.encodings import pretrained
 from ohmformer.experiments.molecules.model import MoleculeModel
 from ohmformer.experiments.molecules.table import NETWORKX_RING
+from ohmformer.graph.extras import require
 from ohmformer.graph.files import whole_file, write_table
+
+try:
+    import lightning as L
+    from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from lightning.pytorch.plugins import TorchCheckpointIO
+except ImportError:
+    require("lightning", "train")
+    raise
 
 ADVICE = (
     ".*(num_workers|in eval mode at the start|lr_scheduler.step|treespec|Checkpoint directory|number of training batches).*"
 )
-"""What Lightning warns of and what is meant to be so here."""
+"""Warnings of Lightning about things that are intended here."""
 EVALUATED = 500
-"""Molecules in a batch of evaluation."""
+"""Molecules in a batch of validation or test."""
 
 MEASURED = 2000
 """Training molecules on which batch norms' statistics are measured before an evaluation."""
 
 
 def draw_of(seed: int, what: int, number: int) -> torch.Generator:
-    """The generator of a step or an epoch."""
+    """Make the random generator of a step or an epoch; ``what`` is one of EPOCH, STEP, RELABEL, EVALUATION."""
     return torch.Generator().manual_seed((seed * 4 + what) * 1_000_000_007 + number)
 
 
@@ -52,7 +60,7 @@ EPOCH, STEP, RELABEL, EVALUATION = range(4)
 
 
 def rate(config: RunConfig, step: int, steps: int) -> float:
-    """The learning rate of a step over its largest value."""
+    """Compute the learning rate of a step, relative to the largest."""
     if config.schedule == "one-cycle":
         rise = max(1, round(0.2 * steps))
         if step < rise:
@@ -63,7 +71,7 @@ def rate(config: RunConfig, step: int, steps: int) -> float:
 
 
 class _Batches(Dataset):
-    """Batches of a split, each a list of molecules; a process takes its share of every one."""
+    """The batches of an epoch, of which each process takes its share; a share may be empty."""
 
     def __init__(self, split: Split, order: Tensor, size: int, rank: int = 0, world: int = 1) -> None:
         self.split, self.rank, self.world = split, rank, world
@@ -72,8 +80,8 @@ class _Batches(Dataset):
     def __len__(self) -> int:
         return len(self.chunks)
 
-    def __getitem__(self, i: int) -> tuple[Batch, int]:
-        """Some molecules, and how many all processes have together."""
+    def __getitem__(self, i: int) -> tuple[MoleculeBatch, int]:
+        """Return this process's share of a batch, and the number of molecules in the whole batch."""
         chunk = self.chunks[i]
         return self.split.take(chunk[self.rank :: self.world]), len(chunk)
 
@@ -87,19 +95,20 @@ class Regression(L.LightningModule):
         self.model = MoleculeModel(config, len(data.labels), data.most_nodes)
         self.averaged = _averaged(self.model, config.average) if config.average else None
         self.history: list[dict[str, int | float]] = []
-        self._sums = [0.0, 0.0]
+        self._train, self._valid = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
+        """Sum of errors and number of molecules in this epoch, of this process."""
         self._began = 0.0
 
     @property
     def judged(self) -> MoleculeModel:
-        """The model that is validated and tested: with the mean of the weights if there is one."""
+        """The model that is validated and tested: the one with averaged weights, if there is one."""
         if self.averaged is None:
             return self.model
         assert isinstance(self.averaged.module, MoleculeModel)
         return self.averaged.module
 
     def configure_optimizers(self) -> Any:
-        """AdamW with two rates, one for the encoding."""
+        """Set up AdamW with two learning rates, one for the encoding."""
         config = self.config
         encoding = list(self.model.encoding.parameters())
         rest = [p for module in (self.model.backbone, self.model.readout) for p in module.parameters()]
@@ -114,7 +123,7 @@ class Regression(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def train_dataloader(self) -> DataLoader:
-        """An epoch's batches, shuffled by (seed, epoch)."""
+        """Make the batches of an epoch, shuffled by (seed, epoch)."""
         data, seed, epoch = self.data, self.config.seed, self.current_epoch
         split = data.train
         if self.config.relabel:
@@ -123,7 +132,7 @@ class Regression(L.LightningModule):
         return self._loader(split, order, self.config.batch)
 
     def val_dataloader(self) -> DataLoader:
-        """The validation molecules in order."""
+        """Make batches of the validation molecules, in order."""
         return self._loader(self.data.valid, torch.arange(len(self.data.valid)), EVALUATED)
 
     def _loader(self, split: Split, order: Tensor, size: int) -> DataLoader:
@@ -131,64 +140,71 @@ class Regression(L.LightningModule):
         return DataLoader(_Batches(split, order, size, self.global_rank, world), batch_size=None, collate_fn=_same)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Batches move themselves."""
+        """Move a batch to the device."""
         return batch[0].to(device), batch[1]
 
-    def training_step(self, batch: tuple[Batch, int], index: int) -> Tensor:
-        """The mean error; scaled so that the mean over processes is the mean over molecules."""
+    def training_step(self, batch: tuple[MoleculeBatch, int], index: int) -> Tensor:
+        """Compute the mean error, scaled so that its mean over processes is the mean over molecules."""
         molecules, total = batch
-        error = (self.model(molecules, draw_of(self.config.seed, STEP, self.global_step)) - molecules.y).abs().sum()
-        self._sums[0] += float(error.detach())
-        self._sums[1] += len(molecules.y)
+        draw = draw_of(self.config.seed, STEP, self.global_step * self.trainer.world_size + self.global_rank)
+        error = (self.model(molecules, draw) - molecules.y).abs().sum()
+        self._train += torch.tensor([float(error.detach()), len(molecules.y)])
         return error * (self.trainer.world_size / total)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Take the new weights into the mean."""
+        """Update the average of the weights."""
         if self.averaged is not None:
             self.averaged.update_parameters(self.model)
 
     def on_train_epoch_start(self) -> None:
-        """Start the clock."""
-        self._sums, self._began = [0.0, 0.0], time.perf_counter()
+        """Reset the sum of errors and the clock."""
+        self._train, self._began = torch.zeros(2, dtype=torch.float64), time.perf_counter()
 
     def on_validation_start(self) -> None:
-        """Measure the batch norms' statistics for the weights as they are: running means lag behind a learned encoding."""
+        """Measure the batch norms' statistics anew, because their running means lag behind a learned encoding."""
+        self._valid = torch.zeros(2)
         if not self.trainer.sanity_checking:
             measure_norms(self.judged, self.data.train, self.config.seed, self.global_rank, self.trainer.world_size)
 
-    def validation_step(self, batch: tuple[Batch, int], index: int) -> None:
+    def validation_step(self, batch: tuple[MoleculeBatch, int], index: int) -> None:
         """Add up the errors."""
         error = (self.judged(batch[0], draw_of(self.config.seed, EVALUATION, index)) - batch[0].y).abs()
-        self.log("valid", error.mean(), on_epoch=True, sync_dist=True, batch_size=len(error))
+        if len(error):
+            self._valid += torch.stack([error.mean() * len(error), error.new_tensor(len(error))]).cpu()
 
     def on_validation_epoch_end(self) -> None:
-        """Note the epoch."""
+        """Append the epoch to the history."""
         if self.trainer.sanity_checking:
             return
-        train = self._sums[0] / max(1.0, self._sums[1])
-        valid = float(self.trainer.callback_metrics["valid"])
-        self.log("train", train, sync_dist=True)
+        # not by Lightning's mean over processes, which rounds their mean number of molecules to an integer
+        train, valid = (
+            float(total / count.clamp(min=1))
+            for total, count in (
+                self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum") for sums in (self._train, self._valid)
+            )
+        )
+        self.log_dict({"train": train, "valid": valid})
         if not math.isfinite(train):
             raise ValueError(f"expected a finite error in training, got {train} in epoch {self.current_epoch}")
         seconds = time.perf_counter() - self._began
         self.history.append({"epoch": self.current_epoch, "train": train, "valid": valid, "seconds": seconds})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """With the run's name and history."""
+        """Save configuration and history in the checkpoint."""
         checkpoint["config"], checkpoint["history"] = self.config.json(), self.history
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Only of the same run."""
+        """Restore the history."""
         self.history = checkpoint["history"]
 
 
-def _averaged(model: MoleculeModel, stays: float) -> AveragedModel:
-    """``mean <- b mean + (1 - b) weights`` a step, with b smaller at first so that the initial weights are forgotten."""
+def _averaged(model: MoleculeModel, decay: float) -> AveragedModel:
+    """Average weights by ``mean <- b mean + (1 - b) weights``; b is below ``decay`` at first, to forget the initial ones."""
 
-    def update(mean: Sequence[Tensor], weights: Sequence[Tensor], steps: Tensor | int) -> None:
-        torch._foreach_lerp_(list(mean), list(weights), 1 - min(stays, (1 + int(steps)) / (10 + int(steps))))
+    def update(mean: Tensor, weights: Tensor, steps: Tensor | int) -> Tensor:
+        return torch.lerp(mean, weights, 1 - min(decay, (1 + int(steps)) / (10 + int(steps))))
 
-    return AveragedModel(model, multi_avg_fn=update).requires_grad_(False)
+    return AveragedModel(model, avg_fn=update).requires_grad_(False)
 
 
 def _same(x: Any) -> Any:
@@ -199,7 +215,7 @@ def _same(x: Any) -> Any:
 def measure_norms(model: MoleculeModel, split: Split, seed: int, rank: int = 0, world: int = 1) -> None:
     """Set the statistics of all batch norms to their means over some batches of training molecules, shared by processes."""
     training = model.training
-    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d)]
     momenta = [norm.momentum for norm in norms]
     model.eval()
     for norm in norms:
@@ -214,15 +230,17 @@ def measure_norms(model: MoleculeModel, split: Split, seed: int, rank: int = 0, 
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Checkpoints under a temporary name first, so that a full disk leaves the earlier ones as they are."""
+    """Writes checkpoints under a temporary name first, so that a full disk leaves the earlier ones intact."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write, then rename."""
+        """Write the checkpoint, then rename it."""
         with whole_file(Path(path)) as temporary:
             torch.save(checkpoint, temporary)
 
 
 class _History(Callback):
+    """Writes ``history.csv`` after every epoch and reports progress."""
+
     def __init__(self, path: Path, progress: Callable[[dict[str, int | float], int], None] | None) -> None:
         self.path, self.progress = path, progress
 
@@ -245,30 +263,31 @@ def train(
     accelerator: str = "auto",
     progress: Callable[[dict[str, int | float], int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train, or go on training, and test the best weights; the content of ``result.json``.
+    """Train, or resume training, and test the best weights; returns the content of ``result.json``.
 
-    A folder with a result is not trained again; one with a checkpoint of another config is an error.
+    A folder with a result is not trained again; a folder of another configuration is an error.
     """
+    require("tensorboard", "train")
     result = folder / "result.json"
     last = folder / "last.ckpt"
     check_same_run(config, folder)
     if result.is_file():
         return json.loads(result.read_text())
-    module = Regression(config if config.starts == 1 or last.is_file() else _best_start(config, data, folder), data)
-    if not last.is_file():
+    if last.is_file():
+        module = _of_checkpoint(last, data)
+    else:
+        module = Regression(config if config.starts == 1 else _best_start(config, data, folder), data)
         pretrained(module.model.encoding, config, data.train_table)
         module.model.encoding.calibrate(data.train)
         with whole_file(folder / "config.json") as temporary:
             temporary.write_text(config.json())
-    else:
-        _check_weights(module, last)
     trainer = _trainer(config, folder, config.epochs, devices, accelerator, progress)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ADVICE)
             trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
         if trainer.is_global_zero:
-            answer = _result(module, folder, trainer)
+            answer = _result(config, module, folder, trainer)
             with whole_file(result) as temporary:
                 temporary.write_text(json.dumps(answer, indent=1))
     except OSError as error:
@@ -278,7 +297,7 @@ def train(
 
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
-    """A ValueError that says how, if the folder belongs to another run."""
+    """Raise a ValueError that names the differences if a folder belongs to another run."""
     path = folder / "config.json"
     if path.is_file():
         other = RunConfig.of(json.loads(path.read_text()))
@@ -286,19 +305,23 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
             raise ValueError(f"expected the run of {folder}, got another: {other.differences(config)}")
 
 
-def _check_weights(module: Regression, path: Path) -> None:
-    """A ValueError if a checkpoint holds other weights than the model has, as one of another version may."""
-    kept = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
+def _of_checkpoint(path: Path, data: RunData) -> Regression:
+    """Build the model of a checkpoint; a ValueError if it holds other weights, as one of another version may."""
+    checkpoint = torch.load(path, weights_only=True, map_location="cpu")
+    module = Regression(RunConfig.of(json.loads(checkpoint["config"])), data)
+    kept = checkpoint["state_dict"]
     mine = {name: x.shape for name, x in module.state_dict().items()}
     other = sorted(name for name, x in mine.items() if name not in kept or kept[name].shape != x)
     other += sorted(set(kept) - set(mine))
     if other:
         raise ValueError(f"expected the weights of this run in {path}, got others ({other[0]}); move it to begin again")
+    return module
 
 
 def _trainer(
     config: RunConfig, folder: Path, epochs: int, devices: int, accelerator: str, progress: Any, *, saved: bool = True
 ) -> L.Trainer:
+    """Set up Lightning; ``saved=False`` for trials that leave nothing behind."""
     callbacks: list[Callback] = [_History(folder / "history.csv", progress)] if saved else []
     if saved:
         best = ModelCheckpoint(folder, "best", monitor="valid", save_last=True, enable_version_counter=False)
@@ -315,21 +338,21 @@ def _trainer(
 
 
 def _best_start(config: RunConfig, data: RunData, folder: Path) -> RunConfig:
-    """The config with the seed of the best of several initialisations after one epoch each."""
-    from dataclasses import replace
-
+    """Train several initialisations for one epoch each; returns the configuration with the seed of the best."""
     errors = []
     for i in range(config.starts):
         one = replace(config, seed=config.seed + 1000 * i)
         module = Regression(one, data)
         module.model.encoding.calibrate(data.train)
-        _trainer(one, folder, 1, 1, "cpu", None, saved=False).fit(module)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ADVICE)
+            _trainer(one, folder, 1, 1, "cpu", None, saved=False).fit(module)
         errors.append((module.history[-1]["valid"], one.seed))
     return replace(config, seed=min(errors)[1])
 
 
-def _result(module: Regression, folder: Path, trainer: L.Trainer) -> dict[str, Any]:
-    """The test molecules, read here and only here: as they are, renumbered at random, and by networkx's rings."""
+def _result(config: RunConfig, module: Regression, folder: Path, trainer: L.Trainer) -> dict[str, Any]:
+    """Test the best weights; the test molecules are read here only: as they are, renumbered, and by networkx's rings."""
     module.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"])
     model, data, history = module.judged.cpu().eval(), module.data, module.history
     table = data.table("test")
@@ -348,13 +371,14 @@ def _result(module: Regression, folder: Path, trainer: L.Trainer) -> dict[str, A
     return {
         **errors, "valid": best["valid"] * unit, "best_epoch": best["epoch"], "epochs": len(history),
         "seconds_per_epoch": sorted(row["seconds"] for row in history)[len(history) // 2], **model.parameter_counts(),
-        "processes": trainer.world_size, "unseen_labels": data.unseen, "config": json.loads(module.config.json()),
+        "processes": trainer.world_size, "unseen_labels": data.unseen, "start_seed": module.config.seed,
+        "config": json.loads(config.json()),
     }  # fmt: skip
 
 
 @torch.no_grad()
 def predict(model: MoleculeModel, split: Split, *, seed: int = 0) -> Tensor:
-    """The predictions for all molecules of a split."""
+    """Predict the targets of all molecules of a split."""
     model.eval()
     batches = torch.arange(len(split)).split(EVALUATED)
     return torch.cat([model(split.take(which), draw_of(seed, EVALUATION, i)) for i, which in enumerate(batches)])
