@@ -29,7 +29,7 @@ from solve import random_graph, square_grid
 def layer_cost(
     kind: str, make: Callable[[int], Graph], edges: list[int], demands: int, repeats: int
 ) -> tuple[list[list[str]], list[float]]:
-    """A layer, by torch and as it is by default, against a bare CSR product with the same demands; their slopes of log time."""
+    """A layer, by torch and by default, against a bare CSR product with the same demands; their slopes of log time."""
     rows, times = [], []
     for m in edges:
         graph = make(m)

@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 
 import ohmformer as ohm
-from ohmformer.graph.files import LabelledGraph, read_graph
+from ohmformer.graph.files import NamedGraph, read_graph
 
 TOWN = """source,target,ohm
 station,market,1.0
@@ -26,7 +26,7 @@ lighthouse,market,3.0
 """
 
 
-def read(path: Path | None, resistance: str | None) -> LabelledGraph:
+def read(path: Path | None, resistance: str | None) -> NamedGraph:
     """The graph of a file, or the town."""
     if path is not None:
         return read_graph(path, resistance=resistance)
