@@ -1,4 +1,5 @@
 import hypothesis
+import pytest
 import torch
 
 # Matrices here are tiny: threads would wait for each other, all the more when test processes run side by side.
@@ -6,3 +7,11 @@ torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(
+    params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
+)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Every device that the suite runs on: the CPU always, CUDA where it is present."""
+    return torch.device(request.param)

@@ -35,4 +35,5 @@ def graphs(draw, largest: int = 12) -> Graph:
 
 
 def demands_for(graph: Graph, k: int = 3, seed: int = 0) -> torch.Tensor:
-    return graph.center(torch.randn(graph.num_nodes, k, generator=_generator(seed), dtype=torch.float64))
+    drawn = torch.randn(graph.num_nodes, k, generator=_generator(seed), dtype=torch.float64)
+    return graph.center(drawn.to(graph.device))

@@ -13,13 +13,14 @@ from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
 
 
-@pytest.fixture(scope="module")
-def parts() -> list[Graph]:
+@pytest.fixture
+def parts(device) -> list[Graph]:
     sizes = [(7, 9), (30, 40), (600, 2400), (12, 20), (90, 300), (450, 500)]
-    return [random_graph(n, m, seed=n) for n, m in sizes] + [Graph.from_edges([], num_nodes=3), Graph.from_edges([(0, 1)])]
+    drawn = [random_graph(n, m, seed=n) for n, m in sizes]
+    return [g.to(device) for g in (*drawn, Graph.from_edges([], num_nodes=3), Graph.from_edges([(0, 1)]))]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def batch(parts) -> Graph:
     return Graph.collate(parts)
 
@@ -58,7 +59,7 @@ def test_all_pairs_edges_and_given_pairs_of_a_mixed_batch_are_lapacks(parts, bat
 def test_heat_eigenvectors_roots_and_sums_of_a_mixed_batch_are_lapacks(parts, batch):
     for ours, g in zip(ohm.heat_kernel(batch, 0.3).value.split(), parts, strict=True):
         torch.testing.assert_close(ours, exact.heat(g, 0.3), rtol=0, atol=1e-5)
-    x = torch.randn(batch.num_nodes, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = demands_for(batch, k=2)
     heated = batch.nodes.split(ohm.heat_kernel(batch, 0.3, x).value)
     for ours, g, signal in zip(heated, parts, batch.nodes.split(x), strict=True):
         torch.testing.assert_close(ours, exact.heat(g, 0.3) @ signal, rtol=0, atol=1e-4)

@@ -44,9 +44,9 @@ def part(engine: str, in_c: bool) -> Part:
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize(("engine", "in_c"), VARIANTS)
-def test_every_engine_and_implementation_gives_the_potentials_of_lapack(graph, engine, in_c):
-    g = GRAPHS[graph]
-    if in_c and native.active() is None:
+def test_every_engine_and_implementation_gives_the_potentials_of_lapack(graph, engine, in_c, device):
+    g = GRAPHS[graph].to(device)
+    if in_c and (native.active() is None or device.type != "cpu"):
         pytest.skip("no native kernels in use")
     limits = native.KERNELS["ohm_invert"].limits
     if in_c and engine == "cubing" and g.width > limits["nodes"]:
@@ -62,8 +62,8 @@ def test_every_engine_and_implementation_gives_the_potentials_of_lapack(graph, e
 
 
 @pytest.mark.parametrize("engine", TRANSFORMERS)
-def test_constructions_as_engines_give_the_potentials_of_lapack(engine):
-    g = GRAPHS["parallel edges"]
+def test_constructions_as_engines_give_the_potentials_of_lapack(engine, device):
+    g = GRAPHS["parallel edges"].to(device)
     psi = demands_for(g, k=5)
     answer = TRANSFORMERS[engine].run(Problem(g, psi, TOL, part(engine, False), trace=True))
     torch.testing.assert_close(answer.value, exact.potentials(g, psi), rtol=0, atol=1e-6)
@@ -80,6 +80,25 @@ def test_an_engine_says_what_it_expects():
     assert ENGINES["cubing"].supports(problem) == "expected at most 8000 nodes for method='cubing', got 8001"
     with pytest.raises(ValueError, match="expected at most 8000 nodes for a Transformer with method='squaring', got 8001"):
         ohm.potentials(many, {0: 1.0, 1: -1.0}, method="squaring")
+
+
+def test_every_question_stays_on_its_device(device):
+    g = GRAPHS["batch"].to(device)
+    psi = demands_for(g, k=2)
+    answers = [
+        ohm.potentials(g, psi),
+        ohm.electric_flow(g, psi),
+        ohm.effective_resistance(g),
+        ohm.effective_resistance(g, [(0, 1)]),
+        ohm.kirchhoff_index(g),
+        ohm.resistive_embedding(g, 3),
+        ohm.heat_kernel(g, 0.5, psi),
+        ohm.eigenvectors(g, 2),
+        ohm.spectral_filter(g, np.exp, psi),
+    ]
+    assert {answer.value.device.type for answer in answers} == {device.type}
+    assert ohm.effective_resistance(g, "all").value.entries.device.type == device.type
+    assert ohm.heat_kernel(g, 0.5).value.entries.device.type == device.type
 
 
 def test_the_plan_names_an_engine_and_a_reason_for_every_graph_of_a_batch():
