@@ -100,25 +100,32 @@ def make_plan(graph: Graph, demands: int, tol: float, method: str = "auto", trac
         raise ValueError(
             "expected a graph on the CPU or on CUDA: MPS has no float64, which solving needs; use graph.to('cpu')"
         )
-    parts = [_part(graph, which, demands, tol, method, trace) for which in _divide(graph, method, trace)]
+    if trace or method in ("gradient-descent", "squaring"):
+        name = method if method in TRANSFORMERS else "cubing" if graph.width <= SMALL else "chebyshev"
+        reason = "asked for" if method != "auto" else "a trace was asked for"
+        return Plan((Part(None, name, False, graph.dtype, demands, reason),), graph.num_graphs)
+    sizes = graph.graph_sizes.cpu().numpy()
+    small = sizes <= SMALL if method == "auto" else np.full(len(sizes), method == "cubing")
+    in_c = small & fits_kernel(graph) if small.any() else small
+    why = "asked for" if method == "cubing" else f"at most {SMALL} nodes"
+    parts = [
+        _cubing(graph, which, demands, native=chosen is in_c, reason=why)
+        for chosen in (in_c, small & ~in_c)
+        for which in _numbers(graph, chosen)
+    ]
+    alone = ~small & (sizes > TOGETHER)
+    others = [*_numbers(graph, ~small & ~alone), *(torch.tensor([i], device=graph.device) for i in np.nonzero(alone)[0])]
+    if len(others) == 1 and not parts:
+        others = [None]
+    parts += [_large(graph, which, demands, tol, method) for which in others]
     return Plan(tuple(parts), graph.num_graphs)
 
 
-def _divide(graph: Graph, method: str, trace: bool) -> list[Tensor | None]:
-    """The graphs of a batch in parts that one engine answers together; None is the whole batch."""
-    if graph.num_graphs <= 1 or trace:
-        return [None]
-    sizes = graph.graph_sizes.cpu().numpy()
-    if method in TRANSFORMERS and method not in ("chebyshev", "cubing"):
-        return [None]
-    small = sizes <= SMALL if method == "auto" else np.full(len(sizes), method == "cubing")
-    in_c = small & fits_kernel(graph) if small.any() else small
-    alone = ~small & (sizes > TOGETHER)
-    groups = [in_c, small & ~in_c, ~small & ~alone]
-    found = [np.nonzero(group)[0] for group in groups if group.any()] + [np.array([i]) for i in np.nonzero(alone)[0]]
-    if len(found) <= 1:
-        return [None]
-    return [torch.as_tensor(which, device=graph.device) for which in found]
+def _numbers(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> list[Tensor | None]:
+    """The numbers of chosen graphs, as a list of one part or none; None for all graphs."""
+    if not chosen.any():
+        return []
+    return [None if chosen.all() else torch.as_tensor(np.nonzero(chosen)[0], device=graph.device)]
 
 
 def fits_kernel(graph: Graph) -> Bool[np.ndarray, " graphs"]:
@@ -130,25 +137,22 @@ def fits_kernel(graph: Graph) -> Bool[np.ndarray, " graphs"]:
     return (sizes <= limits["nodes"]) & (edges <= limits["edges"]) & in_float32(graph.scaled_spectral_bounds())
 
 
-def _part(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str, trace: bool) -> Part:
-    """The engine for some graphs that are solved together."""
+def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
+    """The engine for graphs that are solved together without their inverses."""
     chosen = graph if which is None else graph.select(which)
-    if trace or method in ("gradient-descent", "squaring"):
-        name = method if method in TRANSFORMERS else "cubing" if chosen.width <= SMALL else "chebyshev"
-        return Part(which, name, False, graph.dtype, demands, "asked for" if method != "auto" else "a trace was asked for")
     if method == "direct":
         return _classical(chosen, which, "asked for")
     if method == "multigrid":
         return Part(which, "multigrid", False, torch.float64, 1, "asked for")
-    if method == "cubing" or (method == "auto" and chosen.width <= SMALL):
-        return _cubing(chosen, which, demands, "asked for" if method == "cubing" else f"at most {SMALL} nodes")
     return _chebyshev(chosen, which, demands, tol, method)
 
 
-def _cubing(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
-    in_c = bool(fits_kernel(graph).all())
-    single = in_c or bool(in_float32(graph.scaled_spectral_bounds()).all())
-    return Part(which, "cubing", in_c, torch.float32 if single else torch.float64, demands, reason)
+def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, reason: str) -> Part:
+    """Inverses of small graphs, in C or by torch."""
+    lowest = graph.scaled_spectral_bounds() if not native else np.ones(1)
+    mine = lowest if which is None or native else lowest[which.cpu().numpy()]
+    dtype = torch.float32 if bool(in_float32(mine).all()) else torch.float64
+    return Part(which, "cubing", native, dtype, demands, reason)
 
 
 def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
