@@ -38,7 +38,7 @@ test-native: $(STAMP)
 	  echo "OHMFORMER_NATIVE=$$name"; \
 	  OHMFORMER_NATIVE=$$name $(BIN)/pytest -m "not slow" -n 2 --dist worksteal $(NATIVE_TESTS) || exit 1; done
 	rm -rf $(BUILD)/clang
-	CC=clang $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target $(BUILD)/clang .
+	CC=clang $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -C install.strip=false --target $(BUILD)/clang .
 	grep -qa "clang version" $(BUILD)/clang/ohmformer/native/lib/ohmformer_*.so
 	PYTHONPATH=$(BUILD)/clang $(BIN)/pytest -m "not slow" -n 2 --dist worksteal $(NATIVE_TESTS)
 

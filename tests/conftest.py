@@ -9,9 +9,7 @@ hypothesis.settings.register_profile("default", deadline=None, max_examples=40, 
 hypothesis.settings.load_profile("default")
 
 
-@pytest.fixture(
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
-)
+@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Every device that the suite runs on: the CPU always, CUDA where it is present."""
     return torch.device(request.param)
