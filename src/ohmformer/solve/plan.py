@@ -5,7 +5,7 @@ Thresholds stand beside the measurement they come from; ``benchmarks/solve.py`` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -139,12 +139,12 @@ def fits_kernel(graph: Graph) -> Bool[np.ndarray, " graphs"]:
 
 def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
     """The engine for graphs that are solved together without their inverses."""
-    chosen = graph if which is None else graph.select(which)
-    if method == "direct":
-        return _classical(chosen, which, "asked for")
     if method == "multigrid":
         return Part(which, "multigrid", False, torch.float64, 1, "asked for")
-    return _chebyshev(chosen, which, demands, tol, method)
+    chosen = graph if which is None else graph.select(which)
+    direct = method == "direct"
+    part = _classical(chosen, which, "asked for") if direct else _chebyshev(chosen, which, demands, tol, method)
+    return part if which is None else replace(part, selected=chosen)
 
 
 def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, reason: str) -> Part:

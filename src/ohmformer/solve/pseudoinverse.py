@@ -105,7 +105,7 @@ def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
         rows = graph.nodes.rows(part.which)
         mine = psi[rows]
         if mine.any():
-            answer, part = _solve_part(graph.select(part.which), mine, part, request)
+            answer, part = _solve_part(part.of(graph), mine, part, request)
             value[rows] = answer.value
             answers.append(answer)
         parts.append(part)

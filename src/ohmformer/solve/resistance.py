@@ -97,7 +97,7 @@ def _parts(graph: Graph, demands: int, request: Request) -> Iterator[tuple[Int[T
     for part in make_plan(graph, demands, request.tol, request.method, request.trace).parts:
         which = every if part.which is None else part.which
         if _has_inverse(part, request) or len(which) == 1:
-            yield which, graph if part.which is None else graph.select(which), part
+            yield which, part.of(graph), part
         else:
             for number in which.split(1):
                 yield number, graph.select(number), replace(part, which=number)

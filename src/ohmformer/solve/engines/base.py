@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -35,6 +35,14 @@ class Part:
     panel: int
     """Demands that go through the layers together."""
     reason: str
+    selected: Graph | None = field(default=None, repr=False)
+    """Those graphs as a batch of their own, where the plan has looked at them."""
+
+    def of(self, graph: Graph) -> Graph:
+        """The graphs of this part as a batch of their own."""
+        if self.which is None:
+            return graph
+        return graph.select(self.which) if self.selected is None else self.selected
 
 
 @dataclass(frozen=True, eq=False)
