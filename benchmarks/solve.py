@@ -61,16 +61,16 @@ def large_demands(nodes: int, edges: int, demands: int, repeats: int) -> list[li
     jacobi = LinearOperator(laplacian.shape, matvec=lambda x: x / diagonal)  # pyright: ignore[reportCallIssue]
     some = min(8, demands)
 
-    def ours(asked: Graph, compiled: bool = False) -> None:
-        with kernels(compiled):
+    def ours(asked: Graph, *, in_c: bool = True) -> None:
+        with kernels(in_c):
             ohm.potentials(asked, psi, tol=1e-6)
 
     took = side_by_side(
         {
             "first question": lambda: ours(replace(graph)),
             "next questions": lambda: ours(graph),
-            "first question, compiled": lambda: ours(replace(graph), compiled=True),
-            "next questions, compiled": lambda: ours(graph, compiled=True),
+            "first question, torch alone": lambda: ours(replace(graph), in_c=False),
+            "next questions, torch alone": lambda: ours(graph, in_c=False),
             "scipy": lambda: [cg(laplacian, psi[:, j].numpy(), rtol=1e-6, M=jacobi) for j in range(some)],
         },
         repeats=repeats,
@@ -109,14 +109,14 @@ def many_small(count: int, repeats: int) -> list[list[str]]:
     dense = [g.laplacian().numpy() for g in graphs]
     some = [g.to_networkx() for g in graphs[:100]]
 
-    def ours(*, compiled: bool = False) -> None:
-        with kernels(compiled):
+    def ours(*, in_c: bool = True) -> None:
+        with kernels(in_c):
             ohm.effective_resistance(replace(batch), "all")
 
     took = side_by_side(
         {
             "": ours,
-            ", compiled": lambda: ours(compiled=True),
+            ", torch alone": lambda: ours(in_c=False),
             "numpy": lambda: [np.linalg.pinv(x) for x in dense],
             "networkx": lambda: [nx.resistance_distance(g, weight="resistance") for g in some],
         },
