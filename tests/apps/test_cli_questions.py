@@ -201,7 +201,6 @@ def test_nothing_is_solved_or_written_if_an_output_cannot_be(town, tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["town.csv"]
 
 
-@pytest.mark.skipif("plan" not in ohmformer.__all__, reason="ohmformer.plan is not there yet")
 @pytest.mark.parametrize("arguments", [(), ("--pair", "a", "b"), ("--task", "flow", "--from", "a", "--to", "b")])
 def test_explain_shows_the_plan_and_solves_nothing(town, arguments):
     outcome = run(town, *arguments, "--explain")
