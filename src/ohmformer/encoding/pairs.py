@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ohmformer as ohm
-from ohmformer.encoding.answers import padded
 from ohmformer.graph import Graph
 
 
@@ -38,8 +37,8 @@ def pairwise(
     data = SimpleNamespace(edge_index=edge_index, num_nodes=len(batch), batch=batch)
     graph = Graph.from_pyg(data, conductance=edge_weight).to("cpu", torch.float64)
     real = graph.mask[:, :, None] & graph.mask[:, None, :]
-    closeness = torch.where(real, 1 / (1 + padded(ohm.effective_resistance(graph, "all").value)), 0.0)
-    features = [closeness, *(padded(ohm.heat_kernel(graph, float(s)).value) * real for s in times)]
+    closeness = torch.where(real, 1 / (1 + ohm.effective_resistance(graph, "all").value.padded()), 0.0)
+    features = [closeness, *(ohm.heat_kernel(graph, float(s)).value.padded() * real for s in times)]
     return torch.stack(features, dim=-1).float().to(edge_index.device)
 
 

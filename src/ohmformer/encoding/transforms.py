@@ -22,6 +22,7 @@ import copy
 import hashlib
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,7 +30,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 import ohmformer as ohm
-from ohmformer.encoding.answers import Entries, node_rows
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pyg import BaseTransform, Data, functional_transform
 from ohmformer.graph import Graph
@@ -38,8 +38,9 @@ SIGNS = ("none", "canonical", "random", "absolute")
 
 
 def graph_of(data: Data) -> Graph:
-    """Read the graph of PyG data in float64 on the CPU, weights being conductances."""
-    return Graph.from_pyg(data, conductance="edge_weight" if "edge_weight" in data else None).to("cpu", torch.float64)
+    """Read the graph of PyG data in float64 on the CPU, weights being conductances; one graph is a batch of one."""
+    graph = Graph.from_pyg(data, conductance="edge_weight" if "edge_weight" in data else None)
+    return replace(graph.to("cpu", torch.float64), batched=True)
 
 
 class _Encoding(BaseTransform):
@@ -116,10 +117,9 @@ class AddResistancePE(_Encoding):
     def encode(self, data: Data) -> Float[Tensor, "nodes 2"]:
         """Return ``(nodes, 2)``."""
         graph = graph_of(data)
-        entries = Entries(graph)
-        resistance = entries.of(ohm.effective_resistance(graph, "all").value)
-        resistance = torch.where(resistance.isfinite(), resistance, 0.0)
-        node, none = entries.rows.owner, resistance.new_zeros(graph.num_nodes)
+        pairs = ohm.effective_resistance(graph, "all").value
+        resistance = torch.where(pairs.entries.isfinite(), pairs.entries, 0.0)
+        node, none = pairs.rows.owner, resistance.new_zeros(graph.num_nodes)
         mean = none.index_add(0, node, resistance) / graph.component_sizes[graph.components]
         return torch.stack([mean, none.scatter_reduce(0, node, resistance, "amax")], dim=1)
 
@@ -148,9 +148,7 @@ class AddHeatDiagonalPE(_Encoding):
     def encode(self, data: Data) -> Float[Tensor, "nodes times"]:
         """Return ``(nodes, times)``."""
         graph = graph_of(data)
-        entries = Entries(graph)
-        at = entries.diagonal()
-        return torch.stack([entries.of(ohm.heat_kernel(graph, float(s)).value)[at] for s in self.times], dim=1)
+        return torch.stack([ohm.heat_kernel(graph, float(s)).value.diagonal() for s in self.times], dim=1)
 
 
 @functional_transform("add_laplacian_eigenvectors")
@@ -175,7 +173,7 @@ class AddEigenvectorPE(_Encoding):
     def encode(self, data: Data) -> Float[Tensor, "nodes k"]:
         """Return ``(nodes, k)``."""
         graph = graph_of(data)
-        vectors = node_rows(graph, ohm.eigenvectors(graph, self.k).value)
+        vectors = ohm.eigenvectors(graph, self.k).value
         if self.sign == "absolute":
             return vectors.abs()
         if self.sign == "canonical":
@@ -216,7 +214,5 @@ class AddEdgeHeat(_Encoding):
         """Return ``(edges, times)``, in the order of ``edge_index``."""
         assert data.edge_index is not None
         graph = graph_of(data)
-        entries = Entries(graph)
         u, v = data.edge_index.cpu()
-        at = entries.at(u, v)
-        return torch.stack([entries.of(ohm.heat_kernel(graph, float(s)).value)[at] for s in self.times], dim=1)
+        return torch.stack([ohm.heat_kernel(graph, float(s)).value.at(u, v) for s in self.times], dim=1)

@@ -119,6 +119,24 @@ class Matrices:
         """The matrices one by one, as views."""
         return [x.view(n, n) for x, n in zip(self.spans.split(self.entries), self.sizes.tolist(), strict=True)]
 
+    @kept
+    def nodes(self) -> Spans:
+        """Which rows belong to which graph, those of all graphs counted through."""
+        return Spans.of(self.sizes)
+
+    @kept
+    def rows(self) -> Spans:
+        """Which entries belong to which row."""
+        return Spans.of(self.sizes[self.nodes.owner])
+
+    def at(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
+        """The entries of pairs of nodes of one graph, by their numbers in the batch."""
+        return self.entries[self.rows.first[u] + self.nodes.within[v]]
+
+    def diagonal(self) -> Float[Tensor, " nodes"]:
+        """The diagonals, one after the other."""
+        return self.entries[self.rows.first + self.nodes.within]
+
     def sums(self) -> Float[Tensor, " graphs"]:
         """The sum of the entries of each matrix."""
         return self.entries.new_zeros(len(self)).index_add(0, self.spans.owner, self.entries)
@@ -141,11 +159,9 @@ class Matrices:
                 f"{ragged:.3g} they take now; use .split(), or pass most_bytes="
             )
         width = int(self.sizes.max()) if len(self) else 0
-        row = Spans.of(self.sizes)
-        place = row.owner * width**2 + row.within * width  # where every row begins
-        entry = Spans.of(self.sizes[row.owner])
+        place = self.nodes.owner * width**2 + self.nodes.within * width  # where every row begins
         flat = self.entries.new_zeros(len(self) * width**2)
-        return flat.index_copy(0, place[entry.owner] + entry.within, self.entries).view(len(self), width, width)
+        return flat.index_copy(0, place[self.rows.owner] + self.rows.within, self.entries).view(len(self), width, width)
 
     @classmethod
     def join(cls, parts: Sequence[tuple[Int[Tensor, " chosen"], Matrices]], graphs: int) -> Matrices:
