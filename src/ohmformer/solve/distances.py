@@ -1,0 +1,33 @@
+"""A quick look at whether a graph is long: an upper bound on its smallest eigenvalue from distances, without Lanczos."""
+
+from __future__ import annotations
+
+import torch
+
+from ohmformer import native
+from ohmformer.graph import Graph
+from ohmformer.solve.engines.elimination_factor import edges_of
+
+
+def lmin_at_most(graph: Graph) -> float:
+    """An upper bound on the smallest nonzero eigenvalue of the scaled Laplacian; infinite if there are no edges.
+
+    It is the least Rayleigh quotient, over the components, of the number of edges from a far node: sharp up to a small factor
+    on paths, grids and meshes, and of no use on expanders, where all nodes are about as far. Needs kernels.
+    """
+    nodes, edges = graph.num_nodes, graph.num_edges
+    start, column = torch.empty(nodes + 1, dtype=torch.int32), torch.empty(2 * edges, dtype=torch.int32)
+    value, degree = torch.empty(2 * edges, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
+    tail, head, conductance = edges_of(graph)
+    native.call("ohm_rows", nodes, edges, tail, head, conductance, None, start, column, value, degree)
+    queue, hops = torch.empty(2, nodes, dtype=torch.int32)
+    native.call("ohm_distances", nodes, start, column, queue, hops)
+    if nodes and int(hops.max()) < 4 * nodes.bit_length():  # an expander's distances, or near enough
+        return float("inf")
+    f, component = hops.double(), graph.components.cpu()
+    none = f.new_zeros(graph.num_components)
+    mass = none.index_add(0, component, degree)
+    f -= (none.index_add(0, component, degree * f) / torch.where(mass > 0, mass, 1.0))[component]
+    energy = none.index_add(0, component[tail], conductance * (f[tail] - f[head]).square())
+    size = none.index_add(0, component, degree * f.square())
+    return float(torch.where(size > 0, energy / torch.where(size > 0, size, 1.0), torch.inf).min())
