@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
+from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
@@ -10,11 +13,24 @@ from ohmformer.solve.engines.elimination_factor import edges_of
 
 
 def lmin_at_most(graph: Graph) -> float:
-    """An upper bound on the smallest nonzero eigenvalue of the scaled Laplacian; infinite if there are no edges.
+    """An upper bound on the smallest nonzero eigenvalue of the scaled Laplacian, kept for the next question.
 
     It is the least Rayleigh quotient, over the components, of the number of edges from a far node: sharp up to a small factor
-    on paths, grids and meshes, and of no use on expanders, where all nodes are about as far. Needs kernels.
+    on paths, grids and meshes, and infinite where distances say nothing: on expanders all nodes are about as far. Needs
+    kernels.
     """
+    found = _KEPT.get(graph)
+    resistance = graph.resistance.detach()
+    if found is None or not torch.equal(found[0], resistance):  # they may have been changed in place
+        with torch.inference_mode(False):
+            found = _KEPT[graph] = resistance.clone(), _least_quotient(graph)
+    return found[1]
+
+
+_KEPT: WeakKeyDictionary[Graph, tuple[Tensor, float]] = WeakKeyDictionary()
+
+
+def _least_quotient(graph: Graph) -> float:
     nodes, edges = graph.num_nodes, graph.num_edges
     start, column = torch.empty(nodes + 1, dtype=torch.int32), torch.empty(2 * edges, dtype=torch.int32)
     value, degree = torch.empty(2 * edges, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)

@@ -33,10 +33,14 @@ TOGETHER = 4096
 """Nodes up to which larger graphs of a batch are solved as one block-diagonal system: below, Lanczos' steps on each would
 cost more than the layers."""
 REASONABLE = 3000
-"""Layers beyond which chebyshev is left for a factorisation where there are no kernels: a grid of 300 x 300 takes 3,400 layers,
-1.6 s, where sparse LU takes 0.3 s."""
+"""Layers beyond which chebyshev is left for a factorisation where there are no kernels: a grid of 300 x 300 takes 3,400
+layers, 1.6 s, where sparse LU takes 0.3 s."""
 ELIMINATION = 300
-"""Layers beyond which chebyshev is left for elimination where there are kernels. TODO"""
+"""LAYERS"""
+FEW_EDGES = 3.5
+"""LOOK"""
+FEW_DEMANDS = 8
+"""FEW"""
 MANY_NODES = 100_000
 """Nodes beyond which multigrid, if pyamg is installed, takes less time and memory than a sparse factorisation."""
 NATIVE_NODES = 2**15
@@ -167,9 +171,9 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, met
     eliminated = native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges < 2**31
     most = ELIMINATION if eliminated else REASONABLE
     floor = lmin_of(most, tol) if method == "auto" else 0.0
-    if method == "auto" and eliminated and (lmin := lmin_at_most(graph)) < floor:
-        spectrum = Spectrum(lmin, LARGEST)
-        found = Extremes(spectrum, separated=False)
+    sparse = graph.num_edges <= FEW_EDGES * graph.num_nodes
+    if method == "auto" and eliminated and sparse and (lmin := lmin_at_most(graph)) < floor:
+        found = Extremes(Spectrum(lmin, LARGEST), separated=False)
     else:
         found = prepared(graph, floor=floor)[1]
     spectrum, separated = found.spectrum, found.separated
@@ -177,8 +181,8 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, met
     at_least = "" if separated else "more than "
     layers = f"{at_least}{depth} layers at a condition number of {at_least}{spectrum.condition:.1e}"
     if method == "auto" and (depth > most or not separated):
-        reason = f"chebyshev would take {layers}"
-        return _elimination(graph, which, demands, reason) if eliminated else _classical(graph, which, reason)
+        reason, few = f"chebyshev would take {layers}", demands <= FEW_DEMANDS or graph.num_nodes > MANY_NODES
+        return _elimination(graph, which, demands, reason) if eliminated and few else _classical(graph, which, reason)
     nodes = graph.num_nodes
     in_c = (
         native.active() is not None

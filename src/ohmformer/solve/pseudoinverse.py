@@ -122,7 +122,9 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
     answer = chosen.run(problem)
     if request.method != "auto" or request.trace or answer.residual <= request.tol or answer.stopped:
         chosen_instead = request.method == "auto" and part.engine in INSTEAD_OF_LAYERS
-        return check_reached(replace(answer, note=answer.note or part.reason) if chosen_instead else answer, request.tol), part
+        return check_reached(
+            replace(answer, note=answer.note or part.reason) if chosen_instead else answer, request.tol
+        ), part
     reason = f"{answer.method} stopped at a residual of {answer.residual:.1e}"
     then = fallback(problem, reason)
     if then is not None:

@@ -1,9 +1,9 @@
 """Engine ``elimination``: conjugate gradients in float64 with an approximate Cholesky factor, made by sampled elimination.
 
 For graphs on which layers would be too many: roads, power grids, meshes, rasters. The factor
-(:mod:`~ohmformer.solve.engines.elimination_factor`) is kept for the next question about the same graph. Demands are solved for
-in panels of up to eight, each column with coefficients of its own; the residual is taken on the graph afterwards, and while it
-misses the tolerance and still falls, what is left is solved for again.
+(:mod:`~ohmformer.solve.engines.elimination_factor`) is kept for the next question about the same graph. Demands are solved
+for in panels of up to eight, each column with coefficients of its own; the residual is taken on the graph afterwards, and
+while it misses the tolerance and still falls, what is left is solved for again.
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ class State:
     def __init__(self, demands: Float[Tensor, "panels nodes width"], goal: Float[Tensor, "panels width"]) -> None:
         shape, device = demands.shape, demands.device
         self.r, self.goal = demands, goal
-        self.x, self.p, self.q = (
-            empty_huge_pages(*shape, dtype=torch.float64, device=device).zero_() for _ in range(3)
-        )
+        self.x, self.p, self.q = (empty_huge_pages(*shape, dtype=torch.float64, device=device).zero_() for _ in range(3))
         self.size = demands.square().sum(1)
         """Squared norms of the residuals."""
         self.product = torch.zeros_like(self.size)

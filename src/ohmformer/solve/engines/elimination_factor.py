@@ -1,9 +1,9 @@
 """An approximate Cholesky factor of a Laplacian by sampled elimination, in C (``elimination.c``) and plainly.
 
 Nodes are eliminated by their current number of edges. A node of conductance W whose neighbours have conductances w_j would
-leave edges of ``w_j w_k / W`` between all of them; here, with neighbours from the smallest w to the largest, each but the last
-is joined to one later neighbour, drawn by conductance, with ``w_j S_j / W`` where S_j is the sum of all later ones: the same on
-average (Kyng and Sachdeva 2016; Gao, Kyng and Spielman 2023). Trees are eliminated exactly.
+leave edges of ``w_j w_k / W`` between all of them; here, with neighbours from the smallest w to the largest, each but the
+last is joined to one later neighbour, drawn by conductance, with ``w_j S_j / W`` where S_j is the sum of all later ones: the
+same on average (Kyng and Sachdeva 2016; Gao, Kyng and Spielman 2023). Trees are eliminated exactly.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def eliminate(graph: Graph, *, seed: int = 0, in_c: bool) -> Factor:
     inverse = torch.empty(nodes, dtype=torch.float64)
     room = 2 * (nodes + 2 * edges)  # memory that is not written to costs nothing
     while True:
-        neighbour, share = torch.empty(room, dtype=torch.int32), torch.empty(room, dtype=torch.float64)
+        neighbour, share = (torch.from_numpy(np.zeros(room, dtype)) for dtype in (np.int32, np.float64))
         arrays = tail, head, conductance, order, place, begin, neighbour, share, inverse, found
         native.call("ohm_eliminate", nodes, edges, seed, room, *arrays)
         entries = int(found)
