@@ -15,9 +15,9 @@ from ohmformer.solve.engines.elimination_factor import edges_of
 def lmin_at_most(graph: Graph) -> float:
     """An upper bound on the smallest nonzero eigenvalue of the scaled Laplacian, kept for the next question.
 
-    It is the least Rayleigh quotient, over the components, of the number of edges from a far node: sharp up to a small factor
-    on paths, grids and meshes, and infinite where distances say nothing: on expanders all nodes are about as far. Needs
-    kernels.
+    It is the least Rayleigh quotient, over the components, of the number of edges from a far node: sharp up to a small
+    factor on paths, grids and meshes, and infinite where distances say nothing, as on expanders, whose nodes are all about
+    as far. Needs kernels.
     """
     found = _KEPT.get(graph)
     resistance = graph.resistance.detach()
@@ -32,13 +32,15 @@ _KEPT: WeakKeyDictionary[Graph, tuple[Tensor, float]] = WeakKeyDictionary()
 
 def _least_quotient(graph: Graph) -> float:
     nodes, edges = graph.num_nodes, graph.num_edges
+    if not edges:
+        return float("inf")
     start, column = torch.empty(nodes + 1, dtype=torch.int32), torch.empty(2 * edges, dtype=torch.int32)
     value, degree = torch.empty(2 * edges, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
     tail, head, conductance = edges_of(graph)
     native.call("ohm_rows", nodes, edges, tail, head, conductance, None, start, column, value, degree)
     queue, hops = torch.empty(2, nodes, dtype=torch.int32)
     native.call("ohm_distances", nodes, start, column, queue, hops)
-    if nodes and int(hops.max()) < 4 * nodes.bit_length():  # an expander's distances, or near enough
+    if int(hops.max()) < 4 * nodes.bit_length():  # an expander's distances, or near enough
         return float("inf")
     f, component = hops.double(), graph.components.cpu()
     none = f.new_zeros(graph.num_components)

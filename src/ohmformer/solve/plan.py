@@ -36,11 +36,18 @@ REASONABLE = 3000
 """Layers beyond which chebyshev is left for a factorisation where there are no kernels: a grid of 300 x 300 takes 3,400
 layers, 1.6 s, where sparse LU takes 0.3 s."""
 ELIMINATION = 300
-"""LAYERS"""
+"""Layers beyond which chebyshev is left for elimination where there are kernels. Factor and conjugate gradients to 1e-8
+take as long as 170 layers on a weighted grid of 300 x 300 (0.12 s), 255 on one of 1000 x 1000 (2.2 s), 110 on a random
+geometric graph of 50,000 nodes (0.11 s), 290 on Barabasi-Albert's 100,000 nodes with 400,000 edges (0.5 s), and 1,000 on
+200,000 random nodes with 1,200,000 edges (4.8 s), which take 18 layers; processor time, one thread."""
 FEW_EDGES = 3.5
-"""LOOK"""
-FEW_DEMANDS = 8
-"""FEW"""
+"""Edges a node up to which a graph's distances are looked at before Lanczos: grids, meshes, roads and power grids have up to
+3. On a grid of 1000 x 1000 the look takes 0.1 s, Lanczos 0.7 s until it gives up. On random graphs it would be in vain: 0.07
+of 0.45 s on 200,000 nodes with 1,200,000 edges."""
+FEW_DEMANDS = 16
+"""Demands up to which elimination is taken for fewer than :data:`MANY_NODES`; for more, a sparse LU. On a grid of 300 x 300,
+8 demands take 0.38 s (LU: 0.46 s) and 64 2.5 s (2.4 s); on a random geometric graph of 50,000 nodes, 8 take 0.28 s (0.31 s)
+and 64 1.9 s (1.5 s)."""
 MANY_NODES = 100_000
 """Nodes beyond which multigrid, if pyamg is installed, takes less time and memory than a sparse factorisation."""
 NATIVE_NODES = 2**15
