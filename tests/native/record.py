@@ -72,6 +72,11 @@ def ask_everything() -> None:
         draw = torch.Generator().manual_seed(demands)
         psi = large.center(torch.randn(700, demands, generator=draw, dtype=torch.float64))
         ohm.potentials(large, psi, tol=1e-6, method="chebyshev")
+    for demands in (1, 3, 20):
+        draw = torch.Generator().manual_seed(demands)
+        psi = large.center(torch.randn(700, demands, generator=draw, dtype=torch.float64))
+        ohm.potentials(large, psi, tol=1e-6, method="elimination")
+    ohm.plan(Graph.from_edges([(i, i + 1) for i in range(600)]))
     batch = Graph.collate(small)
     pairs = torch.cat([batch.edge_index, batch.edge_index.flip(0)], dim=1)
     for start, evolve in (("random", False), ("random", True), ("diagonal", False)):

@@ -55,6 +55,29 @@ KERNELS: dict[str, Kernel] = {
         "sparse.c",
         3 * WHOLE + 6 * ARRAY,
     ),
+    "ohm_rows": Kernel(
+        "Neighbours and conductances of a large graph by rows, in any order of its nodes.",
+        "elimination.c",
+        2 * WHOLE + 8 * ARRAY,
+        {"edges": 2**30 - 1},
+    ),
+    "ohm_distances": Kernel(
+        "Numbers of edges from a far node of every component.",
+        "elimination.c",
+        WHOLE + 4 * ARRAY,
+    ),
+    "ohm_eliminate": Kernel(
+        "An approximate Cholesky factor of a large Laplacian by sampled elimination.",
+        "elimination.c",
+        4 * WHOLE + 10 * ARRAY,
+        {"edges": 2**30 - 1},
+    ),
+    "ohm_conjugate": Kernel(
+        "Steps of conjugate gradients on panels of up to 8 demands, with an approximate Cholesky factor.",
+        "elimination.c",
+        4 * WHOLE + 16 * ARRAY,
+        {"demands": 8},
+    ),
     "ohm_encode": Kernel(
         "The layers of the learned encoding on a batch of graphs, for inference in float32 with Gram degrees.",
         "layers.c",

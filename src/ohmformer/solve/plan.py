@@ -5,6 +5,7 @@ Thresholds stand beside the measurement they come from; ``benchmarks/solve.py`` 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -15,14 +16,15 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ohmformer import native
-from ohmformer.graph import Graph
+from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve.answer import check_tolerance
+from ohmformer.solve.distances import lmin_at_most
 from ohmformer.solve.engines import ENGINES, TRANSFORMERS
 from ohmformer.solve.engines.base import Part, Problem
 from ohmformer.solve.engines.chebyshev import layers_for, layers_of_a_round
 from ohmformer.solve.engines.cubing_layers import in_float32
-from ohmformer.solve.scaled import prepared
+from ohmformer.solve.scaled import LARGEST, Extremes, prepared
 
 SMALL = 400
 """Nodes up to which a graph is solved by its whole inverse. Cubing takes 0.02 s for a random graph of 400 nodes whatever the
@@ -31,8 +33,21 @@ TOGETHER = 4096
 """Nodes up to which larger graphs of a batch are solved as one block-diagonal system: below, Lanczos' steps on each would
 cost more than the layers."""
 REASONABLE = 3000
-"""Layers beyond which chebyshev is left for a factorisation: a grid of 300 x 300 takes 3,400 layers, 1.6 s, where sparse LU
-takes 0.3 s."""
+"""Layers beyond which chebyshev is left for a factorisation where there are no kernels: a grid of 300 x 300 takes 3,400
+layers, 1.6 s, where sparse LU takes 0.3 s."""
+ELIMINATION = 300
+"""Layers beyond which chebyshev is left for elimination where there are kernels. Factor and conjugate gradients to 1e-8
+take as long as 170 layers on a weighted grid of 300 x 300 (0.12 s), 255 on one of 1000 x 1000 (2.2 s), 110 on a random
+geometric graph of 50,000 nodes (0.11 s), 290 on Barabasi-Albert's 100,000 nodes with 400,000 edges (0.5 s), and 1,000 on
+200,000 random nodes with 1,200,000 edges (4.8 s), which take 18 layers; processor time, one thread."""
+FEW_EDGES = 3.5
+"""Edges a node up to which a graph's distances are looked at before Lanczos: grids, meshes, roads and power grids have up to
+3. On a grid of 1000 x 1000 the look takes 0.1 s, Lanczos 0.7 s until it gives up. On random graphs it would be in vain: 0.07
+of 0.45 s on 200,000 nodes with 1,200,000 edges."""
+FEW_DEMANDS = 16
+"""Demands up to which elimination is taken for fewer than :data:`MANY_NODES`; for more, a sparse LU. On a grid of 300 x 300,
+8 demands take 0.38 s (LU: 0.46 s) and 64 2.5 s (2.4 s); on a random geometric graph of 50,000 nodes, 8 take 0.28 s (0.31 s)
+and 64 1.9 s (1.5 s)."""
 MANY_NODES = 100_000
 """Nodes beyond which multigrid, if pyamg is installed, takes less time and memory than a sparse factorisation."""
 NATIVE_NODES = 2**15
@@ -47,8 +62,9 @@ BEYOND_CACHE = 2**18
 """Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
 
 CLASSICAL = ("lapack", "sparse LU", "multigrid")
-"""Engines that are taken where layers would not do."""
-METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "direct", "multigrid")
+"""Engines that are taken where nothing else would do."""
+INSTEAD_OF_LAYERS = ("elimination", *CLASSICAL)
+METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct", "multigrid")
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +158,12 @@ def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method:
     if method == "multigrid":
         return Part(which, "multigrid", False, torch.float64, 1, "asked for")
     chosen = graph if which is None else graph.select(which)
-    direct = method == "direct"
-    part = _classical(chosen, which, "asked for") if direct else _chebyshev(chosen, which, demands, tol, method)
+    if method == "direct":
+        part = _classical(chosen, which, "asked for")
+    elif method == "elimination":
+        part = _elimination(chosen, which, demands, "asked for")
+    else:
+        part = _chebyshev(chosen, which, demands, tol, method)
     return part if which is None else replace(part, selected=chosen)
 
 
@@ -157,12 +177,21 @@ def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, r
 
 def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
     """Chebyshev's layers if Lanczos says that a reasonable number of them will do."""
-    spectrum, separated = (found := prepared(graph)[1]).spectrum, found.separated
+    eliminated = native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges < 2**31
+    most = ELIMINATION if eliminated else REASONABLE
+    floor = lmin_of(most, tol) if method == "auto" else 0.0
+    sparse = graph.num_edges <= FEW_EDGES * graph.num_nodes
+    if method == "auto" and eliminated and sparse and (lmin := lmin_at_most(graph)) < floor:
+        found = Extremes(Spectrum(lmin, LARGEST), separated=False)
+    else:
+        found = prepared(graph, floor=floor)[1]
+    spectrum, separated = found.spectrum, found.separated
     depth = layers_for(tol, spectrum)
     at_least = "" if separated else "more than "
     layers = f"{at_least}{depth} layers at a condition number of {at_least}{spectrum.condition:.1e}"
-    if method == "auto" and (depth > REASONABLE or not separated):
-        return _classical(graph, which, f"chebyshev would take {layers}")
+    if method == "auto" and (depth > most or not separated):
+        reason, few = f"chebyshev would take {layers}", demands <= FEW_DEMANDS or graph.num_nodes > MANY_NODES
+        return _elimination(graph, which, demands, reason) if eliminated and few else _classical(graph, which, reason)
     nodes = graph.num_nodes
     in_c = (
         native.active() is not None
@@ -174,6 +203,22 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, met
     )
     panel = panel_width(nodes) if not in_c else 2 * PANEL
     return Part(which, "chebyshev", in_c, torch.float32, panel, "asked for" if method != "auto" else layers)
+
+
+def lmin_of(layers: int, tol: float) -> float:
+    """The smallest eigenvalue of the scaled Laplacian at which chebyshev takes so many layers."""
+    low, high = 1e-14, LARGEST
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if layers_for(tol, Spectrum(middle, LARGEST)) > layers else (low, middle)
+    return low
+
+
+def _elimination(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
+    """Sampled elimination, in C where there are kernels; every thread has a panel of demands."""
+    in_c = native.active() is not None
+    panel = min(max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads())
+    return Part(which, "elimination", in_c, torch.float64, panel, reason)
 
 
 def panel_width(nodes: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ohmformer.graph import Graph
 from ohmformer.solve.answer import Answer, check_reached, join
 from ohmformer.solve.engines.base import Part, Problem, Progress
-from ohmformer.solve.plan import CLASSICAL, Plan, engine, fallback, make_plan
+from ohmformer.solve.plan import INSTEAD_OF_LAYERS, Plan, engine, fallback, make_plan
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,10 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
         raise ValueError(missing)
     answer = chosen.run(problem)
     if request.method != "auto" or request.trace or answer.residual <= request.tol or answer.stopped:
-        chosen_instead = request.method == "auto" and part.engine in CLASSICAL
-        return check_reached(replace(answer, note=part.reason) if chosen_instead else answer, request.tol), part
+        chosen_instead = request.method == "auto" and part.engine in INSTEAD_OF_LAYERS
+        return check_reached(
+            replace(answer, note=answer.note or part.reason) if chosen_instead else answer, request.tol
+        ), part
     reason = f"{answer.method} stopped at a residual of {answer.residual:.1e}"
     then = fallback(problem, reason)
     if then is not None:

@@ -172,12 +172,15 @@ class Extremes:
     """An interval that leans outwards at both ends."""
     separated: bool
     """False if the iteration has not settled: the smallest eigenvalue may be far smaller."""
+    floor: float = 0.0
+    """If it ended early, as the smallest eigenvalue was seen to be below this; else zero."""
 
 
-def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0) -> Extremes:
+def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0, floor: float = 0.0) -> Extremes:
     """The ends of the nonzero spectrum of the scaled Laplacian by Lanczos, from a seeded start.
 
-    Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added.
+    Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added. The iteration ends
+    early, unsettled, once a Ritz value is below ``floor``: then the smallest eigenvalue is as well.
     """
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(len(scaled.root), 1, generator=draw, dtype=torch.float64)
@@ -188,7 +191,7 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0) -> E
     q, before, beta = q / norm, torch.zeros_like(q), 0.0
     diagonal: list[float] = []
     beside: list[float] = []
-    low, high, separated = LARGEST, LARGEST, False
+    low, high, separated, below = LARGEST, LARGEST, False, False
     for step in range(steps):
         w = scaled.times(q) - beta * before
         alpha = float((w * q).sum())
@@ -202,22 +205,29 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0) -> E
             high = float(values[-1] + leftover[-1])
             settled = leftover[0] < values[0] / 4 and abs(last - low) < 0.05 * low
             separated = beta < 1e-12 or bool(settled)
-            if separated:
+            below = not separated and float(values[0]) < floor
+            if separated or below:
                 break
         beside.append(beta)
         before, q = q, w / beta
     low = min(max(0.95 * low, 1e-14), LARGEST)
-    return Extremes(Spectrum(low, min(max(1.01 * high, low), LARGEST)), separated)
+    return Extremes(Spectrum(low, min(max(1.01 * high, low), LARGEST)), separated, floor if below else 0.0)
 
 
-def prepared(graph: Graph) -> tuple[Scaled, Extremes]:
-    """The scaled Laplacian of a graph and the ends of its spectrum, kept for the next question about the same graph."""
+def prepared(graph: Graph, *, floor: float = 0.0) -> tuple[Scaled, Extremes]:
+    """The scaled Laplacian of a graph and the ends of its spectrum, kept for the next question about the same graph.
+
+    With a ``floor``, an estimate that ended early as the smallest eigenvalue is below it will do.
+    """
     found = _PREPARED.get(graph)
     resistance = graph.resistance.detach()
     if found is None or not torch.equal(found[0], resistance):  # they may have been changed in place
         with torch.inference_mode(False):
             scaled = Scaled.of(graph)
-            found = _PREPARED[graph] = resistance.clone(), scaled, extreme_eigenvalues(scaled)
+            found = _PREPARED[graph] = resistance.clone(), scaled, extreme_eigenvalues(scaled, floor=floor)
+    elif found[2].floor > floor:
+        with torch.inference_mode(False):
+            found = _PREPARED[graph] = found[0], found[1], extreme_eigenvalues(found[1], floor=floor)
     return found[1:]
 
 

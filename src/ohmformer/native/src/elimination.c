@@ -1,0 +1,369 @@
+/* Sampled elimination of large graphs (an approximate Cholesky factor), and conjugate gradients that use it.
+ *
+ * Eliminating a node of conductance W with neighbours of conductances w_j would join every two of them by w_j w_k / W. Instead, with
+ * the neighbours from the smallest conductance to the largest, each but the last is joined to one of those after it, drawn by
+ * conductance, with w_j S_j / W where S_j is the sum of all after it: the same on average, and one edge fewer than before. So
+ * edges are changed in place and there is no fill besides the factor itself.
+ */
+#include "kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------------ rows and distances */
+
+/* Neighbours and conductances by rows, and sums of the rows; node i is row place[i], or row i if place is null */
+EXPORT int ohm_rows(int64_t threads, int64_t nodes, int64_t edges, const int64_t *tail, const int64_t *head,
+                    const double *conductance, const int32_t *place, int32_t *start, int32_t *column, double *value,
+                    double *diagonal) {
+    (void)threads;
+    memset(start, 0, (nodes + 1) * sizeof *start);
+    memset(diagonal, 0, nodes * sizeof *diagonal);
+    for (int64_t e = 0; e < edges; e++) {
+        start[place ? place[tail[e]] : tail[e]]++;
+        start[place ? place[head[e]] : head[e]]++;
+    }
+    int32_t sum = 0;
+    for (int64_t i = 0; i <= nodes; i++) start[i] = sum += start[i]; /* ends of rows, that move to where they begin */
+    for (int64_t e = edges - 1; e >= 0; e--) {
+        const int32_t a = place ? place[tail[e]] : tail[e], b = place ? place[head[e]] : head[e];
+        const int32_t of_a = --start[a], of_b = --start[b];
+        column[of_a] = b, column[of_b] = a;
+        value[of_a] = value[of_b] = conductance[e];
+        diagonal[a] += conductance[e], diagonal[b] += conductance[e];
+    }
+    return 0;
+}
+
+static int64_t walk(int64_t from, const int32_t *start, const int32_t *column, int32_t *queue, int32_t *distance) {
+    int64_t count = 1;
+    queue[0] = from, distance[from] = 0;
+    for (int64_t at = 0; at < count; at++) {
+        const int32_t i = queue[at];
+        for (int32_t e = start[i]; e < start[i + 1]; e++)
+            if (distance[column[e]] < 0) distance[column[e]] = distance[i] + 1, queue[count++] = column[e];
+    }
+    return count;
+}
+
+/* On every component, the number of edges from a node that is far from another one */
+EXPORT int ohm_distances(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, int32_t *queue,
+                         int32_t *distance) {
+    (void)threads;
+    for (int64_t i = 0; i < nodes; i++) distance[i] = -1;
+    int64_t done = 0;
+    while (done < nodes) {
+        int64_t from = 0;
+        if (done) /* the next node that has not been met; the first node of a component is smaller than its others */
+            for (from = queue[done - 1]; distance[from] >= 0; from++) {}
+        const int64_t count = walk(from, start, column, queue + done, distance);
+        const int32_t far = queue[done + count - 1];
+        for (int64_t k = 0; k < count; k++) distance[queue[done + k]] = -1;
+        walk(far, start, column, queue + done, distance);
+        done += count;
+        queue[done - 1] = from;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ the factor */
+
+#define EXACT 64    /* degrees that have a bucket of their own; of those above, eight buckets share every doubling */
+#define BUCKETS 264
+
+/* One of the two ends of an edge, in the list of the node there; the other end is beside it, the numbers 2 e and 2 e + 1 */
+typedef struct {
+    int32_t target, next;
+    double weight; /* zero once the edge is gone */
+} End;
+
+typedef struct {
+    int32_t first, degree; /* of its ends, parallel edges included */
+    int32_t bucket, before, after;
+    int32_t seen; /* its place among the neighbours of the node being eliminated, or -1 */
+} Node;
+
+typedef struct {
+    double weight, after; /* after: the sum of the weights of all later neighbours */
+    int32_t target, end;
+} Neighbour;
+
+typedef struct {
+    Node *node;
+    int32_t first[BUCKETS]; /* the node of every bucket that came last, which is the first to leave */
+    int lowest;
+} Queue;
+
+static int bucket_of(int32_t degree) {
+    if (degree < EXACT) return degree;
+    const int bits = 32 - __builtin_clz(degree);
+    return EXACT + 8 * (bits - 7) + (degree >> (bits - 4) & 7);
+}
+
+static void leave(Queue *q, int32_t i) {
+    const Node *n = q->node + i;
+    if (n->before >= 0) q->node[n->before].after = n->after;
+    else q->first[n->bucket] = n->after;
+    if (n->after >= 0) q->node[n->after].before = n->before;
+}
+
+static void enter(Queue *q, int32_t i) {
+    Node *n = q->node + i;
+    const int b = n->bucket = bucket_of(n->degree);
+    n->before = -1, n->after = q->first[b];
+    if (n->after >= 0) q->node[n->after].before = i;
+    q->first[b] = i;
+    if (b < q->lowest) q->lowest = b;
+}
+
+static int32_t take(Queue *q) {
+    while (q->first[q->lowest] < 0) q->lowest++;
+    const int32_t i = q->first[q->lowest];
+    leave(q, i);
+    return i;
+}
+
+static int smaller(const Neighbour *a, const Neighbour *b) {
+    return a->weight < b->weight || (a->weight == b->weight && a->target < b->target);
+}
+
+static int compare(const void *a, const void *b) { return smaller(b, a) - smaller(a, b); }
+
+static void sort(Neighbour *list, int32_t count) {
+    if (count > 32) {
+        qsort(list, count, sizeof *list, compare);
+        return;
+    }
+    for (int32_t i = 1; i < count; i++) {
+        const Neighbour one = list[i];
+        int32_t at = i;
+        for (; at > 0 && smaller(&one, list + at - 1); at--) list[at] = list[at - 1];
+        list[at] = one;
+    }
+}
+
+/* Number `count` of a random sequence (splitmix64), in [0, 1) */
+static double draw(uint64_t seed, uint64_t count) {
+    uint64_t z = seed + (count + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return ((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+/* The neighbours of a node, parallel edges merged */
+static int32_t gather(int32_t i, Node *node, End *end, Neighbour *list) {
+    int32_t count = 0;
+    for (int32_t h = node[i].first; h >= 0; h = end[h].next) {
+        if (end[h].weight == 0) continue;
+        Node *other = node + end[h].target;
+        if (other->seen >= 0) {
+            list[other->seen].weight += end[h].weight;
+            end[h ^ 1].weight = 0;
+            other->degree--;
+        } else {
+            other->seen = count;
+            list[count++] = (Neighbour){end[h].weight, 0, end[h].target, h};
+        }
+    }
+    return count;
+}
+
+/* Join neighbours that are sorted, given the sum of their weights */
+static uint64_t join(Node *node, End *end, const Neighbour *list, int32_t count, double total, uint64_t seed, uint64_t drawn) {
+    for (int32_t j = 0; j < count - 1; j++) {
+        const double at = draw(seed, drawn++) * list[j].after;
+        int32_t low = j + 1, high = count - 1; /* the first one with no more than `at` after it */
+        while (low < high) {
+            const int32_t middle = low + (high - low) / 2;
+            if (list[middle].after <= at) high = middle;
+            else low = middle + 1;
+        }
+        const int32_t h = list[j].end, other = list[low].target;
+        double weight = list[j].weight * (list[j].after / total);
+        if (weight < 1e-300) weight = 1e-300; /* zero would cut the graph */
+        end[h ^ 1].target = other, end[h ^ 1].weight = weight;
+        end[h] = (End){list[j].target, node[other].first, weight};
+        node[other].first = h;
+        node[other].degree++;
+    }
+    const Neighbour *last = list + count - 1;
+    end[last->end ^ 1].weight = 0;
+    node[last->target].degree--;
+    return drawn;
+}
+
+/* Eliminate all nodes, those of few edges first. Row s of the factor is the s-th node to be eliminated, order[s]: its neighbours
+ * as their rows, their shares of its conductance, and the inverse of that, zero for the last node of a component. found[0] is the
+ * number of entries, or -1 if they are more than there is room for. */
+EXPORT int ohm_eliminate(int64_t threads, int64_t nodes, int64_t edges, int64_t seed, int64_t room, const int64_t *tail,
+                         const int64_t *head, const double *conductance, int32_t *order, int32_t *place, int64_t *begin,
+                         int32_t *neighbour, double *share, double *inverse, int64_t *found) {
+    (void)threads;
+    Node *node = malloc((nodes + 1) * sizeof *node);
+    End *end = malloc((2 * edges + 1) * sizeof *end);
+    Neighbour *list = malloc((nodes + 1) * sizeof *list);
+    if (!node || !end || !list) {
+        free(node), free(end), free(list);
+        return 1;
+    }
+    Queue queue = {node, {0}, BUCKETS - 1};
+    for (int b = 0; b < BUCKETS; b++) queue.first[b] = -1;
+    for (int64_t i = 0; i < nodes; i++) node[i] = (Node){-1, 0, 0, -1, -1, -1};
+    for (int64_t e = 0; e < edges; e++) {
+        const int32_t a = tail[e], b = head[e];
+        end[2 * e] = (End){b, node[a].first, conductance[e]};
+        end[2 * e + 1] = (End){a, node[b].first, conductance[e]};
+        node[a].first = 2 * e, node[b].first = 2 * e + 1;
+        node[a].degree++, node[b].degree++;
+    }
+    for (int64_t i = 0; i < nodes; i++) enter(&queue, i);
+    int64_t entries = 0;
+    uint64_t drawn = 0;
+    begin[0] = 0;
+    for (int64_t s = 0; s < nodes; s++) {
+        const int32_t i = take(&queue), count = gather(i, node, end, list);
+        if (entries + count > room) {
+            entries = -1;
+            break;
+        }
+        sort(list, count);
+        double total = 0;
+        for (int32_t j = count - 1; j >= 0; j--) list[j].after = total, total += list[j].weight;
+        for (int32_t j = 0; j < count; j++) {
+            neighbour[entries + j] = list[j].target;
+            share[entries + j] = list[j].weight / total;
+        }
+        if (count) drawn = join(node, end, list, count, total, seed, drawn);
+        for (int32_t j = 0; j < count; j++) {
+            const int32_t other = list[j].target;
+            node[other].seen = -1;
+            if (bucket_of(node[other].degree) != node[other].bucket) leave(&queue, other), enter(&queue, other);
+        }
+        entries += count;
+        order[s] = i, place[i] = s;
+        inverse[s] = count ? 1 / total : 0;
+        begin[s + 1] = entries;
+    }
+    for (int64_t e = 0; e < entries; e++) neighbour[e] = place[neighbour[e]];
+    found[0] = entries;
+    free(node), free(end), free(list);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ conjugate gradients */
+
+#define AHEAD 24 /* entries by which rows are asked for in advance */
+#define FETCH(p) __builtin_prefetch(p, 0, 2)
+#define WIDEST 8 /* demands of a panel: a row of them is one line of the cache */
+
+typedef struct {
+    int64_t nodes, width, steps;
+    const int32_t *start, *column;
+    const double *value, *diagonal;
+    const int64_t *begin;
+    const int32_t *neighbour;
+    const double *share, *inverse, *goal;
+    double *x, *r, *p, *q, *size, *product;
+    int64_t *done;
+} Solve;
+
+/* q <- (factor)^+ r, and r . q: a sweep forwards and one backwards */
+INLINE void sweep(const Solve *a, const int width, const double *r, double *q, double *dot) {
+    const int64_t nodes = a->nodes, entries = a->begin[nodes];
+    memcpy(q, r, nodes * width * sizeof *q);
+    for (int64_t s = 0; s < nodes; s++) {
+        double own[WIDEST];
+        for (int c = 0; c < width; c++) own[c] = q[width * s + c];
+        for (int64_t e = a->begin[s]; e < a->begin[s + 1]; e++) {
+            double *other = q + (int64_t)width * a->neighbour[e];
+            FETCH(q + (int64_t)width * a->neighbour[e + AHEAD < entries ? e + AHEAD : e]);
+            for (int c = 0; c < width; c++) other[c] += a->share[e] * own[c];
+        }
+        for (int c = 0; c < width; c++) q[width * s + c] = a->inverse[s] * own[c];
+    }
+    for (int c = 0; c < width; c++) dot[c] = 0;
+    for (int64_t s = nodes - 1; s >= 0; s--) {
+        double own[WIDEST];
+        for (int c = 0; c < width; c++) own[c] = q[width * s + c];
+        for (int64_t e = a->begin[s]; e < a->begin[s + 1]; e++) {
+            const double *other = q + (int64_t)width * a->neighbour[e];
+            FETCH(q + (int64_t)width * a->neighbour[e > AHEAD ? e - AHEAD : e]);
+            for (int c = 0; c < width; c++) own[c] += a->share[e] * other[c];
+        }
+        for (int c = 0; c < width; c++) q[width * s + c] = own[c], dot[c] += r[width * s + c] * own[c];
+    }
+}
+
+/* q <- L p, and p . q */
+INLINE void multiply(const Solve *a, const int width, const double *p, double *q, double *dot) {
+    const int64_t entries = a->start[a->nodes];
+    for (int c = 0; c < width; c++) dot[c] = 0;
+    for (int64_t i = 0; i < a->nodes; i++) {
+        double sum[WIDEST];
+        for (int c = 0; c < width; c++) sum[c] = a->diagonal[i] * p[width * i + c];
+        for (int32_t e = a->start[i]; e < a->start[i + 1]; e++) {
+            const double *other = p + (int64_t)width * a->column[e];
+            FETCH(p + (int64_t)width * a->column[e + AHEAD < entries ? e + AHEAD : e]);
+            for (int c = 0; c < width; c++) sum[c] -= a->value[e] * other[c];
+        }
+        for (int c = 0; c < width; c++) q[width * i + c] = sum[c], dot[c] += p[width * i + c] * sum[c];
+    }
+}
+
+INLINE void iterate(const Solve *a, const int width, int64_t panel) {
+    const int64_t numbers = a->nodes * width;
+    double *x = a->x + numbers * panel, *r = a->r + numbers * panel, *p = a->p + numbers * panel, *q = a->q + numbers * panel;
+    double *size = a->size + width * panel, *product = a->product + width * panel;
+    const double *goal = a->goal + width * panel;
+    int64_t step = 0;
+    for (; step < a->steps; step++) {
+        int open = 0;
+        for (int c = 0; c < width; c++) open |= size[c] > goal[c];
+        if (!open) break;
+        double dot[WIDEST], factor[WIDEST];
+        sweep(a, width, r, q, dot);
+        for (int c = 0; c < width; c++) {
+            factor[c] = product[c] > 0 ? dot[c] / product[c] : 0;
+            product[c] = dot[c];
+        }
+        for (int64_t i = 0; i < numbers; i += width)
+            for (int c = 0; c < width; c++) p[i + c] = q[i + c] + factor[c] * p[i + c];
+        multiply(a, width, p, q, dot);
+        for (int c = 0; c < width; c++) {
+            factor[c] = size[c] > goal[c] && dot[c] > 0 ? product[c] / dot[c] : 0; /* what is solved stays as it is */
+            size[c] = 0;
+        }
+        double sum[WIDEST] = {0};
+        for (int64_t i = 0; i < numbers; i += width)
+            for (int c = 0; c < width; c++) {
+                x[i + c] += factor[c] * p[i + c];
+                r[i + c] -= factor[c] * q[i + c];
+                sum[c] += r[i + c] * r[i + c];
+            }
+        for (int c = 0; c < width; c++) size[c] = sum[c];
+    }
+    a->done[panel] = step;
+}
+
+static int conjugate(const void *arguments, int64_t first, int64_t last) {
+    const Solve *a = arguments;
+    for (int64_t panel = first; panel < last; panel++) {
+        if (a->width == 1) iterate(a, 1, panel);
+        if (a->width == 2) iterate(a, 2, panel);
+        if (a->width == 4) iterate(a, 4, panel);
+        if (a->width == 8) iterate(a, 8, panel);
+    }
+    return 0;
+}
+
+/* Up to `steps` steps of conjugate gradients on panels of 1, 2, 4 or 8 demands, each with coefficients of its own, until the
+ * squared norms of all residuals are at most `goal`. Before the first call x and p are zero, r is the demands, size its squared
+ * norms, and product zero; q is scratch. done[panel] is the number of steps. */
+EXPORT int ohm_conjugate(int64_t threads, int64_t nodes, int64_t panels, int64_t width, int64_t steps, const int32_t *start,
+                         const int32_t *column, const double *value, const double *diagonal, const int64_t *begin,
+                         const int32_t *neighbour, const double *share, const double *inverse, const double *goal, double *x,
+                         double *r, double *p, double *q, double *size, double *product, int64_t *done) {
+    const Solve a = {nodes, width, steps, start, column, value, diagonal, begin, neighbour, share, inverse, goal,
+                     x, r, p, q, size, product, done};
+    return share_out(threads, panels, 1, conjugate, &a);
+}

@@ -1,0 +1,51 @@
+"""A quick look at whether a graph is long: an upper bound on its smallest eigenvalue from distances, without Lanczos."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.graph import Graph
+from ohmformer.solve.engines.elimination_factor import edges_of
+
+
+def lmin_at_most(graph: Graph) -> float:
+    """An upper bound on the smallest nonzero eigenvalue of the scaled Laplacian, kept for the next question.
+
+    It is the least Rayleigh quotient, over the components, of the number of edges from a far node: sharp up to a small
+    factor on paths, grids and meshes, and infinite where distances say nothing, as on expanders, whose nodes are all about
+    as far. Needs kernels.
+    """
+    found = _KEPT.get(graph)
+    resistance = graph.resistance.detach()
+    if found is None or not torch.equal(found[0], resistance):  # they may have been changed in place
+        with torch.inference_mode(False):
+            found = _KEPT[graph] = resistance.clone(), _least_quotient(graph)
+    return found[1]
+
+
+_KEPT: WeakKeyDictionary[Graph, tuple[Tensor, float]] = WeakKeyDictionary()
+
+
+def _least_quotient(graph: Graph) -> float:
+    nodes, edges = graph.num_nodes, graph.num_edges
+    if not edges:
+        return float("inf")
+    start, column = torch.empty(nodes + 1, dtype=torch.int32), torch.empty(2 * edges, dtype=torch.int32)
+    value, degree = torch.empty(2 * edges, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
+    tail, head, conductance = edges_of(graph)
+    native.call("ohm_rows", nodes, edges, tail, head, conductance, None, start, column, value, degree)
+    queue, hops = torch.empty(2, nodes, dtype=torch.int32)
+    native.call("ohm_distances", nodes, start, column, queue, hops)
+    if int(hops.max()) < 4 * nodes.bit_length():  # an expander's distances, or near enough
+        return float("inf")
+    f, component = hops.double(), graph.components.cpu()
+    none = f.new_zeros(graph.num_components)
+    mass = none.index_add(0, component, degree)
+    f -= (none.index_add(0, component, degree * f) / torch.where(mass > 0, mass, 1.0))[component]
+    energy = none.index_add(0, component[tail], conductance * (f[tail] - f[head]).square())
+    size = none.index_add(0, component, degree * f.square())
+    return float(torch.where(size > 0, energy / torch.where(size > 0, size, 1.0), torch.inf).min())

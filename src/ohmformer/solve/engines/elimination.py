@@ -1,0 +1,227 @@
+"""Engine ``elimination``: conjugate gradients in float64 with an approximate Cholesky factor, made by sampled elimination.
+
+For graphs on which layers would be too many: roads, power grids, meshes, rasters. The factor
+(:mod:`~ohmformer.solve.engines.elimination_factor`) is kept for the next question about the same graph. Demands are solved
+for in panels of up to eight, each column with coefficients of its own; the residual is taken on the graph afterwards, and
+while it misses the tolerance and still falls, what is left is solved for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.sparse import csc_array
+from scipy.sparse.linalg import splu
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.graph import Graph
+from ohmformer.solve.answer import Answer
+from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
+from ohmformer.solve.engines.elimination_factor import Factor, edges_of, eliminate
+from ohmformer.solve.scaled import empty_huge_pages
+
+WIDEST = native.KERNELS["ohm_conjugate"].limits["demands"]
+WITHOUT_KERNELS = 20_000
+"""Nodes up to which the factor is made without kernels: some 40 microseconds an edge, then 5 s."""
+AT_ONCE = 10
+"""Steps between two reports."""
+STEPS = 1000
+"""Steps after which conjugate gradients begin anew from the residual as it is; 20 to 50 are usual."""
+STALLED = 10
+"""Reports in a row after which a solve that has not halved its residual ends."""
+
+
+class EliminationEngine:
+    """Conjugate gradients with a factor by sampled elimination, for any graph."""
+
+    def supports(self, problem: Problem) -> str | None:
+        """Every graph with kernels, those of some thousand nodes without."""
+        nodes, edges = problem.graph.num_nodes, problem.graph.num_edges
+        if not problem.part.native and nodes > WITHOUT_KERNELS:
+            return f"expected at most {WITHOUT_KERNELS} nodes for method='elimination' without native kernels, got {nodes}"
+        if edges > (most := native.KERNELS["ohm_eliminate"].limits["edges"]):
+            return f"expected at most {most} edges for method='elimination', got {edges}"
+        return None
+
+    def run(self, problem: Problem) -> Answer:
+        """Potentials with the residual that was measured; the layers of the answer are steps of conjugate gradients."""
+        graph, psi = problem.graph, problem.demands
+        on_host = graph.device.type == "cpu" and graph.dtype == torch.float64
+        host = graph if on_host else graph.to("cpu", torch.float64)
+        demands = psi.detach().to("cpu", torch.float64)
+        phi, watch, deepest = torch.zeros_like(demands), Watch(problem.progress), 0
+        try:
+            found = factored(graph, in_c=problem.part.native)
+            for first in range(0, demands.shape[1], problem.part.panel):
+                part = slice(first, first + problem.part.panel)
+                deepest = max(deepest, _solve(host, found, demands[:, part], phi[:, part], problem.tol, watch))
+                if watch.stopped:
+                    break
+        except KeyboardInterrupt:
+            watch.stopped = True
+        phi = graph.center(phi.to(psi))
+        worst = relative_residual(graph, phi, psi)
+        stopped = watch.stopped and worst > problem.tol
+        return Answer(phi, "elimination", deepest, worst, None, None, "stopped early" if stopped else "", stopped)
+
+
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """A factor, and steps of conjugate gradients with it on panels of demands in the order of elimination."""
+
+    factor: Factor
+    iterate: Callable[[State, int], int]
+    """Do up to so many steps, fewer if all columns have reached their goals; returns how many."""
+
+
+class State:
+    """Where conjugate gradients are, ``(panels, nodes, width)``: solutions x, residuals r, directions p, scratch q."""
+
+    def __init__(self, demands: Float[Tensor, "panels nodes width"], goal: Float[Tensor, "panels width"]) -> None:
+        shape, device = demands.shape, demands.device
+        self.r, self.goal = demands, goal
+        self.x, self.p, self.q = (empty_huge_pages(*shape, dtype=torch.float64, device=device).zero_() for _ in range(3))
+        self.size = demands.square().sum(1)
+        """Squared norms of the residuals."""
+        self.product = torch.zeros_like(self.size)
+        """Of residual and direction, in the step before."""
+
+
+def factored(graph: Graph, *, in_c: bool) -> Factored:
+    """The factor of a graph, kept for the next question about the same graph."""
+    found = _FACTORED.get(graph)
+    resistance = graph.resistance.detach()
+    if found is None or found[1] != in_c or not torch.equal(found[0], resistance):  # they may have been changed in place
+        with torch.inference_mode(False):
+            factor = eliminate(graph, in_c=in_c)
+            iterate = _in_c(graph, factor) if in_c else _by_scipy(graph, factor)
+            found = _FACTORED[graph] = resistance.clone(), in_c, Factored(factor, iterate)
+    return found[2]
+
+
+_FACTORED: WeakKeyDictionary[Graph, tuple[Tensor, bool, Factored]] = WeakKeyDictionary()
+
+
+def _solve(
+    graph: Graph, found: Factored, psi: Float[Tensor, "n k"], phi: Float[Tensor, "n k"], tol: float, watch: Watch
+) -> int:
+    """Solve for demands, in place of the zeros of ``phi``, until nothing is gained; returns the number of steps."""
+    norms = psi.new_zeros(graph.num_graphs, psi.shape[1]).index_add(0, graph.batch, psi.square())
+    smallest = torch.where(norms > 0, norms, torch.inf).amin(0)  # of the graphs of a batch, each has its own tolerance
+    goal, left, worst, steps = smallest * (0.5 * tol) ** 2, psi, 1.0 if psi.any() else 0.0, 0
+    while worst > tol and not watch.stopped:
+        found_x, done = _conjugate_gradients(found, left, goal, watch)
+        steps += done
+        after = residual(graph, phi + found_x, psi)
+        before, now = worst, relative_residual(graph, phi, psi, after)
+        if now < worst:
+            phi += found_x
+            left, worst = graph.center(after), now
+        if not now < 0.5 * before:
+            break  # float64 gives no more
+    return steps
+
+
+def _conjugate_gradients(
+    found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"], watch: Watch
+) -> tuple[Float[Tensor, "n k"], int]:
+    """Solutions for columns of demands until the squared norms of their residuals are at most ``goal``."""
+    order, place = found.factor.order.long(), found.factor.place.long()
+    n, k = psi.shape
+    width = next(w for w in (1, 2, 4, WIDEST) if k <= w or w == WIDEST)
+    panels = -(-k // width)
+    demands = psi.new_zeros(panels, n, width)
+    goals = goal.new_zeros(panels * width)
+    goals[:k] = torch.where(goal < torch.inf, goal, 0.0)
+    for panel, columns in zip(demands, psi.split(width, dim=1), strict=True):
+        panel[:, : columns.shape[1]] = columns[order]
+    state = State(demands, goals.view(panels, width))
+    done, best, without_gain = 0, torch.inf, 0
+    norm = float(state.size.max())
+    try:
+        while done < STEPS and without_gain < STALLED:
+            steps = found.iterate(state, AT_ONCE)
+            done += steps
+            size = float(state.size.max())
+            watch.layers += steps
+            watch.residual = min(watch.residual, (size / norm) ** 0.5) if norm > 0 else 0.0
+            if watch(0) or steps < AT_ONCE or not size < torch.inf:
+                break
+            best, without_gain = (size, 0) if size < best / 4 else (best, without_gain + 1)
+    except KeyboardInterrupt:
+        watch.stopped = True
+    return torch.cat([panel[place] for panel in state.x], dim=1)[:, :k], done
+
+
+def _in_c(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
+    """Steps by the kernel, with the Laplacian in the order of elimination."""
+    nodes, edges = graph.num_nodes, graph.num_edges
+    start, column = torch.empty(nodes + 1, dtype=torch.int32), torch.empty(2 * edges, dtype=torch.int32)
+    value, diagonal = torch.empty(2 * edges, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
+    native.call("ohm_rows", nodes, edges, *edges_of(graph), factor.place, start, column, value, diagonal)
+    matrices = start, column, value, diagonal, factor.begin, factor.neighbour, factor.share, factor.inverse
+
+    def iterate(state: State, steps: int) -> int:
+        panels, _, width = state.x.shape
+        done = torch.zeros(panels, dtype=torch.int64)
+        vectors = state.goal, state.x, state.r, state.p, state.q, state.size, state.product, done
+        native.call("ohm_conjugate", nodes, panels, width, steps, *matrices, *vectors)
+        return int(done.max())
+
+    return iterate
+
+
+def _by_scipy(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
+    """The same steps by SciPy, panel by panel."""
+    n, place = graph.num_nodes, factor.place.long()
+    tail, head, c = (x.numpy() for x in edges_of(graph))
+    rows = np.concatenate([place[tail], place[head]]), np.concatenate([place[head], place[tail]])
+    beside = csc_array((np.concatenate([c, c]), rows), shape=(n, n))
+    diagonal = beside.sum(1)[:, None]
+    sweep = sweeps(factor)
+
+    def step(state: State, panel: int) -> None:
+        x, r, p, size, goal, product = (
+            y[panel].numpy() for y in (state.x, state.r, state.p, state.size, state.goal, state.product)
+        )
+        z = sweep(r)
+        dot = (r * z).sum(0)
+        p[:] = z + np.where(product > 0, dot / np.where(product > 0, product, 1), 0) * p
+        product[:] = dot
+        q = diagonal * p - beside @ p
+        curvature = (p * q).sum(0)
+        move = (size > goal) & (curvature > 0)
+        alpha = np.where(move, dot / np.where(move, curvature, 1), 0)
+        x += alpha * p
+        r -= alpha * q
+        size[:] = (r * r).sum(0)
+
+    def iterate(state: State, steps: int) -> int:
+        for done in range(steps):
+            open_panels = (state.size > state.goal).any(1).nonzero().flatten().tolist()
+            if not open_panels:
+                return done
+            for panel in open_panels:
+                step(state, panel)
+        return steps
+
+    return iterate
+
+
+def sweeps(factor: Factor) -> Callable[[np.ndarray], np.ndarray]:
+    """The factor's pseudo-inverse of columns in the order of elimination: a sweep forwards and one backwards."""
+    n = len(factor.order)
+    column = np.repeat(np.arange(n), factor.begin.diff().numpy())
+    node = np.arange(n)
+    values = np.concatenate([-factor.share.numpy(), np.ones(n)])
+    place = np.concatenate([factor.neighbour.numpy(), node]), np.concatenate([column, node])
+    matrix = csc_array((values, place), shape=(n, n))
+    lower = splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"SymmetricMode": True, "Equil": False})
+    inverse = factor.inverse.numpy()[:, None]
+    return lambda x: lower.solve(inverse * lower.solve(x), trans="T")

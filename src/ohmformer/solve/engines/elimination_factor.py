@@ -1,0 +1,163 @@
+"""An approximate Cholesky factor of a Laplacian by sampled elimination, in C (``elimination.c``) and plainly.
+
+Nodes are eliminated by their current number of edges. A node of conductance W whose neighbours have conductances w_j would
+leave edges of ``w_j w_k / W`` between all of them; here, with neighbours from the smallest w to the largest, each but the
+last is joined to one later neighbour, drawn by conductance, with ``w_j S_j / W`` where S_j is the sum of all later ones: the
+same on average (Kyng and Sachdeva 2016; Gao, Kyng and Spielman 2023). Trees are eliminated exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.graph import Graph
+
+EXACT, BUCKETS = 64, 264
+"""Degrees with a bucket of their own, and buckets in all: of larger degrees, eight buckets share every doubling."""
+MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """``P L P^T ~ (I - F) diag(1 / inverse) (I - F)^T`` with rows in the order of elimination.
+
+    F is strictly lower triangular: column s holds the shares of row s of the arrays below.
+    """
+
+    order: Int[Tensor, " nodes"]
+    """The node of every row."""
+    place: Int[Tensor, " nodes"]
+    """The row of every node."""
+    begin: Int[Tensor, " rows_and_end"]
+    """Where the neighbours of a row begin."""
+    neighbour: Int[Tensor, " entries"]
+    """Rows, all later than the one they are neighbours of."""
+    share: Float[Tensor, " entries"]
+    """What part of a row's conductance goes to the neighbour; together one, or nothing for the last of a component."""
+    inverse: Float[Tensor, " nodes"]
+    """One over the conductance of a row when it is eliminated; zero for the last of a component."""
+
+
+def edges_of(graph: Graph) -> tuple[Int[Tensor, " edges"], Int[Tensor, " edges"], Float[Tensor, " edges"]]:
+    """Tails, heads and conductances on the CPU, without gradient."""
+    tail, head = graph.edge_index.cpu()
+    return tail.contiguous(), head.contiguous(), graph.resistance.detach().cpu().double().reciprocal()
+
+
+def eliminate(graph: Graph, *, seed: int = 0, in_c: bool) -> Factor:
+    """The factor of a graph or batch, all of its components; the same one in C and by NumPy."""
+    if not in_c:
+        return _by_numpy(graph, seed)
+    tail, head, conductance = edges_of(graph)
+    nodes, edges = graph.num_nodes, graph.num_edges
+    order, place = torch.empty(2, nodes, dtype=torch.int32)
+    begin, found = torch.empty(nodes + 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    inverse = torch.empty(nodes, dtype=torch.float64)
+    room = 2 * (nodes + 2 * edges)  # memory that is not written to costs nothing
+    while True:
+        neighbour, share = (torch.from_numpy(np.zeros(room, dtype)) for dtype in (np.int32, np.float64))
+        arrays = tail, head, conductance, order, place, begin, neighbour, share, inverse, found
+        native.call("ohm_eliminate", nodes, edges, seed, room, *arrays)
+        entries = int(found)
+        if entries >= 0:
+            return Factor(order, place, begin, neighbour[:entries], share[:entries], inverse)
+        room *= 4
+
+
+def _bucket(degree: int) -> int:
+    if degree < EXACT:
+        return degree
+    bits = degree.bit_length()
+    return EXACT + 8 * (bits - 7) + (degree >> (bits - 4) & 7)
+
+
+def _draw(seed: int, count: int) -> float:
+    """Number ``count`` of a random sequence (splitmix64), in [0, 1)."""
+    z = (seed + (count + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return ((z ^ z >> 31) >> 11) * 2.0**-53
+
+
+class _Elimination:
+    """The state of an elimination: edges as lists ``[one end, the other, conductance]``, zero once they are gone."""
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.seed, self.drawn = seed, 0
+        self.edges: list[list[list]] = [[] for _ in range(graph.num_nodes)]  # of every node, in both ends' lists
+        for tail, head, c in zip(*(x.tolist() for x in edges_of(graph)), strict=True):
+            edge = [tail, head, c]
+            self.edges[tail].append(edge)
+            self.edges[head].append(edge)
+        self.degree = [len(edges) for edges in self.edges]
+        self.bucket = [_bucket(degree) for degree in self.degree]
+        self.queue: list[dict[int, None]] = [{} for _ in range(BUCKETS)]
+        for node, bucket in enumerate(self.bucket):
+            self.queue[bucket][node] = None
+
+    def next(self) -> int:
+        """Take a node of lowest degree, the one that came to its bucket last."""
+        return next(bucket for bucket in self.queue if bucket).popitem()[0]
+
+    def neighbours(self, node: int) -> list[tuple[float, int, list]]:
+        """Conductances, neighbours and edges of a node from the smallest conductance on, parallel edges merged."""
+        found: dict[int, tuple[float, list]] = {}
+        for edge in reversed(self.edges[node]):
+            if edge[2] == 0:
+                continue
+            other = edge[1] if edge[0] == node else edge[0]
+            if other in found:
+                found[other] = found[other][0] + edge[2], found[other][1]
+                edge[2] = 0.0
+                self.degree[other] -= 1
+            else:
+                found[other] = edge[2], edge
+        return sorted((c, other, edge) for other, (c, edge) in found.items())
+
+    def eliminate(self, around: list[tuple[float, int, list]]) -> tuple[list[int], list[float], float]:
+        """Join the neighbours of a node among each other; returns them, their shares, and one over the conductance."""
+        total, after = 0.0, np.zeros(len(around))
+        for j in reversed(range(len(around))):
+            after[j], total = total, total + around[j][0]
+        for j, (c, one, edge) in enumerate(around[:-1]):
+            at = _draw(self.seed, self.drawn) * after[j]
+            self.drawn += 1
+            other = around[next(k for k in range(j + 1, len(around)) if after[k] <= at)][1]
+            edge[:] = [one, other, max(c * (float(after[j]) / total), 1e-300)]
+            self.edges[other].append(edge)
+            self.degree[other] += 1
+        if around:
+            around[-1][2][2] = 0.0
+            self.degree[around[-1][1]] -= 1
+        for _, other, _ in around:
+            bucket = _bucket(self.degree[other])
+            if bucket != self.bucket[other]:
+                del self.queue[self.bucket[other]][other]
+                self.bucket[other] = bucket
+                self.queue[bucket][other] = None
+        return [other for _, other, _ in around], [c / total for c, _, _ in around], 1 / total if around else 0.0
+
+
+def _by_numpy(graph: Graph, seed: int) -> Factor:
+    """As the kernel, edge by edge: slow, and short enough to be compared with the description."""
+    state = _Elimination(graph, seed)
+    order, neighbours, shares, inverse, begin = [], [], [], [], [0]
+    for _ in range(graph.num_nodes):
+        node = state.next()
+        found = state.eliminate(state.neighbours(node))
+        order.append(node)
+        neighbours += found[0]
+        shares += found[1]
+        inverse.append(found[2])
+        begin.append(len(neighbours))
+    rows = torch.tensor(order, dtype=torch.int32)
+    place = torch.empty_like(rows)
+    place[rows.long()] = torch.arange(len(order), dtype=torch.int32)
+    numbers = (torch.tensor(x, dtype=torch.float64) for x in (shares, inverse))
+    return Factor(rows, place, torch.tensor(begin), place[torch.tensor(neighbours, dtype=torch.long)], *numbers)
