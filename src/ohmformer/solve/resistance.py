@@ -1,7 +1,8 @@
 """Effective resistance, in every form it is asked for: pairs, edges, all pairs, and the sum of them all.
 
-Small graphs are answered from one inverse each (:mod:`ohmformer.solve.engines.cubing`); large ones by one solve per pair, or
-estimated from random projections (:mod:`ohmformer.solve.projections`).
+Small graphs are answered from one inverse each (:mod:`ohmformer.solve.engines.cubing`); all edges of large ones out of a
+factor (:mod:`ohmformer.solve.selected`), pairs by one solve each, or estimated from random projections
+(:mod:`ohmformer.solve.projections`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from torch import Tensor
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
 from ohmformer.graph.ragged import Matrices
+from ohmformer.solve import selected
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
-from ohmformer.solve.plan import METHODS, PANEL, Plan, make_plan
+from ohmformer.solve.factor import look
+from ohmformer.solve.plan import LAYERS, METHODS, PANEL, SMALL, Plan, make_plan
 from ohmformer.solve.projections import estimated, projections
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn, apply_pinv
 
@@ -45,13 +48,16 @@ def effective_resistance(
     Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
     linear systems.
 
-    With ``eps`` the resistances of edges or pairs of a large graph are estimated within ``1 +- eps``, all of them with
-    probability 0.99, from random projections; such an estimate has no gradient. Stopped early, it is made of those done.
+    All edges of a large graph are answered exactly by selected inversion wherever the factor of its Laplacian is bearable, as
+    on roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and from
+    Foster's theorem. With ``eps`` the resistances of edges or pairs of other large graphs, or where it takes less time, are
+    estimated within ``1 +- eps``, all of them with probability 0.99, from random projections; such an estimate has no
+    gradient. Stopped early, it is made of those done.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
         pairs: ``"edges"``, ``"all"``, a tensor of shape ``(pairs, 2)`` or a list of pairs of nodes.
-        eps: estimate instead of solving for every pair.
+        eps: the relative error that will do; estimate instead of solving for every pair.
         seed: of the random projections.
         tol: the largest residual that will do, 1e-6 unless given, or ``eps / 1000``.
         method: as for :func:`potentials`.
@@ -72,20 +78,61 @@ def effective_resistance(
     if isinstance(pairs, str) and pairs == "all":
         return replace(_all_pairs(found, request), labels=asked.labels)
     if isinstance(pairs, str):
-        if eps is None and found.width > DENSE:
-            raise ValueError(
-                f"expected eps= for all edges of a graph of more than {DENSE} nodes, got {found.width} nodes and none; "
-                "eps=0.1 estimates them all, a tensor of pairs is solved exactly"
-            )
-        u, v = found.edge_index
+        return replace(_edges(found, eps, seed, request), labels=asked.labels)
+    return replace(_estimated_or_solved(found, *asked.pairs(pairs).t(), eps, seed, request), labels=asked.labels)
+
+
+def _estimated_or_solved(graph: Graph, u: Tensor, v: Tensor, eps: float | None, seed: int, request: Request) -> Answer:
+    """Resistances of pairs of nodes, estimated if that is allowed and less work."""
+    joined = graph.components[u] == graph.components[v]
+    if eps is not None and projections(eps, len(u)) < graph.num_nodes:
+        answer = estimated(graph, u, v, eps, seed, request)
     else:
-        u, v = asked.pairs(pairs).t()
-    joined = found.components[u] == found.components[v]
-    if eps is not None and projections(eps, len(u)) < found.num_nodes:
-        answer = estimated(found, u, v, eps, seed, request)
-    else:
-        answer = _pairs(found, u, v, joined, request)
-    return replace(answer, value=torch.where(joined, answer.value.clamp(min=0), torch.inf), labels=asked.labels)
+        answer = _pairs(graph, u, v, joined, request)
+    return replace(answer, value=torch.where(joined, answer.value.clamp(min=0), torch.inf))
+
+
+# ---------------------------------------------------------------------------------------------------- all edges
+
+
+def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
+    """Resistances of all edges: of large graphs whose factor is bearable by selected inversion, of the others as of pairs."""
+    large = (graph.graph_sizes > SMALL).nonzero()[:, 0] if selects(graph, request) else graph.graph_sizes[:0]
+    if graph.num_graphs == 1 and len(large):
+        if _is_chosen(graph, eps):
+            answer = selected.edge_resistances(graph, request.tol)
+            return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
+    elif len(large):
+        chosen = {int(i): some for i in large if _is_chosen(some := graph.select(i.reshape(1)), eps)}
+        if chosen:
+            others = torch.tensor([i for i in range(graph.num_graphs) if i not in chosen], device=graph.device, dtype=torch.long)
+            answers = [selected.edge_resistances(some, request.tol) for some in chosen.values()]
+            places = [graph.edges_of(torch.tensor([i], device=graph.device)) for i in chosen]
+            if len(others):
+                answers.append(_edges(graph.select(others), eps, seed, request))
+                places.append(graph.edges_of(others))
+            values = torch.cat([a.value for a in answers])
+            return join(answers, values.new_zeros(graph.num_edges).index_copy(0, torch.cat(places), values))
+    if eps is None and graph.width > DENSE:
+        raise ValueError(
+            f"expected eps= for all edges of a graph of more than {DENSE} nodes whose factor is too large, got {graph.width} "
+            "nodes and none; eps=0.1 estimates them all, a tensor of pairs is solved exactly"
+        )
+    return _estimated_or_solved(graph, *graph.edge_index, eps, seed, request)
+
+
+def selects(graph: Graph, request: Request) -> bool:
+    """Whether selected inversion may answer: nothing else was asked for."""
+    return request.method in ("auto", "direct") and not request.trace and graph.width > SMALL
+
+
+def _is_chosen(graph: Graph, eps: float | None) -> bool:
+    """Whether a graph's factor is bearable, and with ``eps`` takes less time than an estimate."""
+    pattern = look(graph)
+    if pattern is None or eps is None:
+        return pattern is not None
+    layers = LAYERS * projections(eps, graph.num_edges) * (2 * graph.num_edges + graph.num_nodes)
+    return 2 * pattern.work <= layers
 
 
 # ---------------------------------------------------------------------------------------------------- parts of a batch
@@ -216,6 +263,7 @@ def kirchhoff_index(
 ) -> Answer:
     """The sum of all effective resistances, ``n tr L^+``, ``(graphs,)`` for a batch; ``inf`` if a graph is disconnected.
 
+    Of large graphs it is exact by selected inversion, without gradient, wherever the factor of the Laplacian is bearable.
     With ``eps``, for graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z,
     until the standard error is below ``eps`` of the estimate; ``note`` says what it is. ``progress`` is called with
     (layers, residual), or with ``eps`` (signs, residual).
@@ -224,7 +272,13 @@ def kirchhoff_index(
     graph = as_graph(graph, resistance=resistance, conductance=conductance).graph
     whole = graph.ranks == graph.graph_sizes - 1
     if eps is None:
-        pairs = _all_pairs(graph, Request(tol, method, progress))
+        request = Request(tol, method, progress)
+        if selects(graph, request) and not (torch.is_grad_enabled() and graph.resistance.requires_grad):
+            answer = _trace_times_size(graph, tol)
+            if answer is not None:
+                value = torch.where(whole, answer.value, torch.inf)
+                return replace(answer, value=value if graph.batched else value[0])
+        pairs = _all_pairs(graph, request)
         sums = (pairs.value.sums() if graph.batched else pairs.value.sum()) / 2
         value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
         return replace(pairs, value=value)
@@ -253,3 +307,13 @@ def kirchhoff_index(
     note = f"standard error {relative:.1e} of the estimate, from {len(drawn)} random signs"
     note += ", stopped early" if short else ""
     return replace(answer, value=value if graph.batched else value[0], bound=None, note=note, stopped=short)
+
+
+def _trace_times_size(graph: Graph, tol: float) -> Answer | None:
+    """``n tr L^+`` of every graph of a batch out of one factor; None if that is too large."""
+    diagonal = selected.pinv_diagonal(graph)
+    if diagonal is None:
+        return None
+    traces = torch.zeros(graph.num_graphs, dtype=torch.float64, device=graph.device).index_add(0, graph.batch, diagonal)
+    certificate = selected.edge_resistances(replace(graph, resistance=graph.resistance.detach()), tol)
+    return replace(certificate, value=(traces * graph.graph_sizes).to(graph.dtype))
