@@ -19,8 +19,6 @@ from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.solve import factor_numpy
 
-Doubles = Float[Tensor, " numbers"]
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -60,10 +58,10 @@ class Factor:
     """A factor, and its tangent if one was asked for."""
 
     pattern: Pattern
-    fraction: Doubles
-    pivot: Doubles
-    d_fraction: Doubles | None = None
-    d_pivot: Doubles | None = None
+    fraction: Float[Tensor, " entries"]
+    pivot: Float[Tensor, " nodes"]
+    d_fraction: Float[Tensor, " entries"] | None = None
+    d_pivot: Float[Tensor, " nodes"] | None = None
 
     def solve(self, demands: Float[np.ndarray, "nodes k"]) -> Float[np.ndarray, "nodes k"]:
         """Potentials of demands that sum to zero on every component, zero at its ground."""
@@ -114,7 +112,10 @@ def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges
     nodes, entries = graph.num_nodes, len(pattern.row)
     if native.active() is None:
         found = factor_numpy.factorise(start, column, value, moved, pattern.first.numpy(), pattern.row.numpy())
-        return Factor(pattern, *(None if a is None else torch.as_tensor(a) for a in found))  # pyright: ignore[reportArgumentType]
+        fraction, pivot, d_fraction, d_pivot = (None if a is None else torch.as_tensor(a) for a in found)
+        assert fraction is not None
+        assert pivot is not None
+        return Factor(pattern, fraction, pivot, d_fraction, d_pivot)
     fraction, pivot = torch.empty(entries, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
     d_fraction, d_pivot = (None, None) if moved is None else (torch.empty_like(fraction), torch.empty_like(pivot))
     given = [None if a is None else torch.as_tensor(a) for a in (start, column, value, moved)]

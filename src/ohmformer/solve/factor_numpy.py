@@ -67,7 +67,7 @@ def factorise(
         if not len(rows):
             continue
         fraction = c / pivot[j]
-        for at, k in enumerate(rows[:-1]):
+        for at, k in enumerate(rows[:-1].tolist()):
             entries[_places(first, row, k, rows[at + 1 :])] += c[at] * fraction[at + 1 :]
         entries[first[j] : first[j + 1]] = fraction
     if tangent is None:
@@ -112,7 +112,7 @@ def select(
         if not len(rows):
             continue
         sums = np.zeros(len(rows), dtype=f.dtype)
-        for at, k in enumerate(rows[:-1]):
+        for at, k in enumerate(rows[:-1].tolist()):
             between = resistance[_places(first, row, k, rows[at + 1 :])]
             sums[at] += part[at + 1 :] @ between
             sums[at + 1 :] += part[at] * between

@@ -97,22 +97,17 @@ def _estimated_or_solved(graph: Graph, u: Tensor, v: Tensor, eps: float | None, 
 
 def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
     """Resistances of all edges: of large graphs whose factor is bearable by selected inversion, of the others as of pairs."""
-    large = (graph.graph_sizes > SMALL).nonzero()[:, 0] if selects(graph, request) else graph.graph_sizes[:0]
-    if graph.num_graphs == 1 and len(large):
-        if _is_chosen(graph, eps):
-            answer = selected.edge_resistances(graph, request.tol)
-            return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
-    elif len(large):
-        chosen = {int(i): some for i in large if _is_chosen(some := graph.select(i.reshape(1)), eps)}
+    if graph.num_graphs == 1 and is_selected(graph, eps, request):
+        answer = selected.edge_resistances(graph, request.tol)
+        return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
+    if graph.num_graphs > 1 and graph.width > SMALL:
+        chosen = {}
+        for number in (graph.graph_sizes > SMALL).nonzero():
+            some = graph.select(number)
+            if is_selected(some, eps, request):
+                chosen[int(number)] = some
         if chosen:
-            others = torch.tensor([i for i in range(graph.num_graphs) if i not in chosen], device=graph.device, dtype=torch.long)
-            answers = [selected.edge_resistances(some, request.tol) for some in chosen.values()]
-            places = [graph.edges_of(torch.tensor([i], device=graph.device)) for i in chosen]
-            if len(others):
-                answers.append(_edges(graph.select(others), eps, seed, request))
-                places.append(graph.edges_of(others))
-            values = torch.cat([a.value for a in answers])
-            return join(answers, values.new_zeros(graph.num_edges).index_copy(0, torch.cat(places), values))
+            return _edges_of_batch(graph, chosen, eps, seed, request)
     if eps is None and graph.width > DENSE:
         raise ValueError(
             f"expected eps= for all edges of a graph of more than {DENSE} nodes whose factor is too large, got {graph.width} "
@@ -121,18 +116,29 @@ def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answ
     return _estimated_or_solved(graph, *graph.edge_index, eps, seed, request)
 
 
-def selects(graph: Graph, request: Request) -> bool:
-    """Whether selected inversion may answer: nothing else was asked for."""
-    return request.method in ("auto", "direct") and not request.trace and graph.width > SMALL
+def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, seed: int, request: Request) -> Answer:
+    """Resistances of all edges of a batch, those of the chosen graphs by selected inversion."""
+    answers = [_edges(some, eps, seed, request) for some in chosen.values()]
+    places = [graph.edges_of(torch.tensor([number], device=graph.device)) for number in chosen]
+    others = torch.tensor([i for i in range(graph.num_graphs) if i not in chosen], dtype=torch.long, device=graph.device)
+    if len(others):
+        answers.append(_edges(graph.select(others), eps, seed, request))
+        places.append(graph.edges_of(others))
+    values = torch.cat([a.value for a in answers])
+    return replace(join(answers, torch.zeros_like(values).index_copy(0, torch.cat(places), values)), plan=None)
 
 
-def _is_chosen(graph: Graph, eps: float | None) -> bool:
-    """Whether a graph's factor is bearable, and with ``eps`` takes less time than an estimate."""
+def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
+    """Whether selected inversion answers for all edges of a large graph.
+
+    It does where nothing else was asked for and the factor is bearable, with ``eps`` if that takes less time than an estimate.
+    """
+    if request.method not in ("auto", "direct") or request.trace or graph.width <= SMALL:
+        return False
     pattern = look(graph)
     if pattern is None or eps is None:
         return pattern is not None
-    layers = LAYERS * projections(eps, graph.num_edges) * (2 * graph.num_edges + graph.num_nodes)
-    return 2 * pattern.work <= layers
+    return 2 * pattern.work <= LAYERS * projections(eps, graph.num_edges) * (2 * graph.num_edges + graph.num_nodes)
 
 
 # ---------------------------------------------------------------------------------------------------- parts of a batch
@@ -273,11 +279,17 @@ def kirchhoff_index(
     whole = graph.ranks == graph.graph_sizes - 1
     if eps is None:
         request = Request(tol, method, progress)
-        if selects(graph, request) and not (torch.is_grad_enabled() and graph.resistance.requires_grad):
+        needs_gradient = torch.is_grad_enabled() and graph.resistance.requires_grad
+        if not needs_gradient and is_selected(graph, None, request):
             answer = _trace_times_size(graph, tol)
-            if answer is not None:
-                value = torch.where(whole, answer.value, torch.inf)
-                return replace(answer, value=value if graph.batched else value[0])
+            value = torch.where(whole, answer.value, torch.inf)
+            return replace(answer, value=value if graph.batched else value[0])
+        if graph.width > DENSE:
+            why = "whose resistances need a gradient" if needs_gradient else "whose factor is too large"
+            raise ValueError(
+                f"expected eps= for the Kirchhoff index of a graph of more than {DENSE} nodes {why}, got {graph.width} nodes "
+                "and none; eps=0.1 estimates it"
+            )
         pairs = _all_pairs(graph, request)
         sums = (pairs.value.sums() if graph.batched else pairs.value.sum()) / 2
         value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
@@ -309,11 +321,10 @@ def kirchhoff_index(
     return replace(answer, value=value if graph.batched else value[0], bound=None, note=note, stopped=short)
 
 
-def _trace_times_size(graph: Graph, tol: float) -> Answer | None:
-    """``n tr L^+`` of every graph of a batch out of one factor; None if that is too large."""
+def _trace_times_size(graph: Graph, tol: float) -> Answer:
+    """``n tr L^+`` of every graph of a batch out of one bearable factor."""
     diagonal = selected.pinv_diagonal(graph)
-    if diagonal is None:
-        return None
+    assert diagonal is not None, "a bearable factor"
     traces = torch.zeros(graph.num_graphs, dtype=torch.float64, device=graph.device).index_add(0, graph.batch, diagonal)
-    certificate = selected.edge_resistances(replace(graph, resistance=graph.resistance.detach()), tol)
+    certificate = selected.edge_resistances(graph, tol)
     return replace(certificate, value=(traces * graph.graph_sizes).to(graph.dtype))

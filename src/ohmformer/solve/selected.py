@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -37,7 +38,14 @@ class Selected:
 
     @classmethod
     def of(cls, factor: Factor) -> Selected:
-        """The resistances, and their tangent if the factor has one."""
+        """The resistances, and their tangent if the factor has one; kept as long as the factor is."""
+        if factor not in _SELECTED:
+            with torch.inference_mode(False):
+                _SELECTED[factor] = cls._computed(factor)
+        return _SELECTED[factor]
+
+    @classmethod
+    def _computed(cls, factor: Factor) -> Selected:
         pattern = factor.pattern
         given = pattern.first, pattern.row, factor.fraction, factor.d_fraction, factor.pivot, factor.d_pivot
         if native.active() is None:
@@ -47,6 +55,9 @@ class Selected:
         tangent = None if factor.d_fraction is None else torch.empty_like(resistance)
         native.call("ohm_select", len(ground), *given, resistance, tangent, ground)
         return cls(resistance, tangent, ground)
+
+
+_SELECTED: WeakKeyDictionary[Factor, Selected] = WeakKeyDictionary()
 
 
 def edge_resistances(graph: Graph, tol: float) -> Answer:
