@@ -110,7 +110,10 @@ def test_large_expanders_are_estimated_when_asked_and_refused_when_not(tmp_path)
     path.write_text("\n".join(f"{u},{v}" for u, v in edges))
     refused = run(path)
     assert refused.exit_code == 2
-    assert "expected --eps or --pair for a graph of more than 8000 nodes whose factor is too large, got 9000 nodes" in refused.stderr
+    assert (
+        "expected --eps or --pair for a graph of more than 8000 nodes whose factor is too large, got 9000 nodes"
+        in refused.stderr
+    )
     outcome = run(path, "--eps", "0.5", "--out", tmp_path / "r.npz")
     assert outcome.exit_code == 0, outcome.output
     assert "random projections" in outcome.stderr

@@ -138,7 +138,7 @@ def test_the_kirchhoff_index_of_a_path_beyond_all_pairs_is_the_formula():
     path = Graph.from_edges([(i, i + 1) for i in range(n - 1)])
     assert float(ohm.kirchhoff_index(path).value) == pytest.approx((n**3 - n) / 6, rel=1e-10)
     learned = Graph.from_edges(path.edge_index.t(), resistance=torch.ones(n - 1, dtype=torch.float64, requires_grad=True))
-    with pytest.raises(ValueError, match="expected eps= for the Kirchhoff index .* whose resistances need a gradient"):
+    with pytest.raises(ValueError, match=r"expected eps= for the Kirchhoff index .* whose resistances need a gradient"):
         ohm.kirchhoff_index(learned)
 
 
@@ -186,13 +186,21 @@ def test_gradients_pass_gradcheck(monkeypatch):
 
 
 def test_a_batch_of_small_and_large_graphs_is_answered_graph_by_graph():
-    parts = [weighted(9, grid_pairs(3)), GRAPHS["random"](), weighted(4, grid_pairs(2)), GRAPHS["grid"](), GRAPHS["disconnected"]()]
+    parts = [
+        weighted(9, grid_pairs(3)),
+        GRAPHS["random"](),
+        weighted(4, grid_pairs(2)),
+        GRAPHS["grid"](),
+        GRAPHS["disconnected"](),
+    ]
     answer = ohm.effective_resistance(Graph.collate(parts), tol=1e-9)
     assert "selected inversion" in answer.method
     assert "cubing" in answer.method
     torch.testing.assert_close(answer.value, torch.cat([by_lapack(part) for part in parts]), rtol=1e-7, atol=1e-12)
     sums = ohm.kirchhoff_index(Graph.collate(parts[:4])).value
-    torch.testing.assert_close(sums, torch.stack([g.num_nodes * exact.pinv(g).trace() for g in parts[:4]]), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        sums, torch.stack([g.num_nodes * exact.pinv(g).trace() for g in parts[:4]]), rtol=1e-9, atol=0
+    )
 
 
 def test_single_precision_stays_single_precision():

@@ -1,7 +1,7 @@
 """The factor of a Laplacian by elimination without subtractions, with a look at its size beforehand.
 
 For every node the factor lists its neighbours at the time of its elimination, and the fractions of its conductance that lead
-to them; ``native/src/selected.c`` says more. The last node of a component is its ground. The graphs of a batch share a factor.
+to them; ``native/src/selected.c`` says more. The last node of a component is its ground. Graphs of a batch share a factor.
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ def effective_resistance(
     Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
     linear systems.
 
-    All edges of a large graph are answered exactly by selected inversion wherever the factor of its Laplacian is bearable, as
-    on roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and from
-    Foster's theorem. With ``eps`` the resistances of edges or pairs of other large graphs, or where it takes less time, are
-    estimated within ``1 +- eps``, all of them with probability 0.99, from random projections; such an estimate has no
+    All edges of a large graph are answered exactly by selected inversion wherever the factor of its Laplacian is bearable,
+    as on roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and
+    from Foster's theorem. With ``eps`` the resistances of edges or pairs of other large graphs, or where it takes less time,
+    are estimated within ``1 +- eps``, all of them with probability 0.99, from random projections; such an estimate has no
     gradient. Stopped early, it is made of those done.
 
     Args:
@@ -79,11 +79,14 @@ def effective_resistance(
         return replace(_all_pairs(found, request), labels=asked.labels)
     if isinstance(pairs, str):
         return replace(_edges(found, eps, seed, request), labels=asked.labels)
-    return replace(_estimated_or_solved(found, *asked.pairs(pairs).t(), eps, seed, request), labels=asked.labels)
+    return replace(_estimated_or_solved(found, asked.pairs(pairs), eps, seed, request), labels=asked.labels)
 
 
-def _estimated_or_solved(graph: Graph, u: Tensor, v: Tensor, eps: float | None, seed: int, request: Request) -> Answer:
+def _estimated_or_solved(
+    graph: Graph, pairs: Int[Tensor, "pairs 2"], eps: float | None, seed: int, request: Request
+) -> Answer:
     """Resistances of pairs of nodes, estimated if that is allowed and less work."""
+    u, v = pairs.t()
     joined = graph.components[u] == graph.components[v]
     if eps is not None and projections(eps, len(u)) < graph.num_nodes:
         answer = estimated(graph, u, v, eps, seed, request)
@@ -96,7 +99,7 @@ def _estimated_or_solved(graph: Graph, u: Tensor, v: Tensor, eps: float | None, 
 
 
 def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
-    """Resistances of all edges: of large graphs whose factor is bearable by selected inversion, of the others as of pairs."""
+    """Resistances of all edges: by selected inversion on large graphs whose factor is bearable, else as of any pairs."""
     if graph.num_graphs == 1 and is_selected(graph, eps, request):
         answer = selected.edge_resistances(graph, request.tol)
         return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
@@ -110,10 +113,10 @@ def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answ
             return _edges_of_batch(graph, chosen, eps, seed, request)
     if eps is None and graph.width > DENSE:
         raise ValueError(
-            f"expected eps= for all edges of a graph of more than {DENSE} nodes whose factor is too large, got {graph.width} "
-            "nodes and none; eps=0.1 estimates them all, a tensor of pairs is solved exactly"
+            f"expected eps= for all edges of a graph of more than {DENSE} nodes whose factor is too large, got "
+            f"{graph.width} nodes and none; eps=0.1 estimates them all, a tensor of pairs is solved exactly"
         )
-    return _estimated_or_solved(graph, *graph.edge_index, eps, seed, request)
+    return _estimated_or_solved(graph, graph.edge_index.t(), eps, seed, request)
 
 
 def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, seed: int, request: Request) -> Answer:
@@ -131,7 +134,7 @@ def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, s
 def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
     """Whether selected inversion answers for all edges of a large graph.
 
-    It does where nothing else was asked for and the factor is bearable, with ``eps`` if that takes less time than an estimate.
+    It does where nothing else was asked for and the factor is bearable, with ``eps`` if that is faster than an estimate.
     """
     if request.method not in ("auto", "direct") or request.trace or graph.width <= SMALL:
         return False
@@ -287,8 +290,8 @@ def kirchhoff_index(
         if graph.width > DENSE:
             why = "whose resistances need a gradient" if needs_gradient else "whose factor is too large"
             raise ValueError(
-                f"expected eps= for the Kirchhoff index of a graph of more than {DENSE} nodes {why}, got {graph.width} nodes "
-                "and none; eps=0.1 estimates it"
+                f"expected eps= for the Kirchhoff index of a graph of more than {DENSE} nodes {why}, got {graph.width} "
+                "nodes and none; eps=0.1 estimates it"
             )
         pairs = _all_pairs(graph, request)
         sums = (pairs.value.sums() if graph.batched else pairs.value.sum()) / 2

@@ -1,7 +1,7 @@
 """Exact effective resistances of all edges of a large graph, and the diagonal of ``L^+``, by selected inversion of a factor.
 
-Every edge lies in the pattern of the factor (:mod:`ohmformer.solve.factor`), and Takahashi's recurrence gives the resistances
-of all pairs there, from the last node to be eliminated to the first.
+Every edge lies in the pattern of the factor (:mod:`ohmformer.solve.factor`). Takahashi's recurrence gives the resistances of
+all pairs there, from the last node to be eliminated to the first.
 """
 
 from __future__ import annotations

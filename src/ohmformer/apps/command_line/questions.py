@@ -139,8 +139,8 @@ def in_flags(text: str, ask: Question, nodes: int) -> str:
     limit = re.search(r"(?:more than|at most) (\d+) nodes", text)
     if limit and ask.task is Task.resistance and ask.pairs is None and "eps" in text:
         return (
-            f"expected --eps or --pair for a graph of more than {limit[1]} nodes whose factor is too large, got {nodes} nodes; "
-            "--eps 0.1 estimates all edges, --pair A B answers single pairs exactly"
+            f"expected --eps or --pair for a graph of more than {limit[1]} nodes whose factor is too large, got {nodes} "
+            "nodes; --eps 0.1 estimates all edges, --pair A B answers single pairs exactly"
         )
     if limit and ask.task is Task.all_pairs:
         return (
