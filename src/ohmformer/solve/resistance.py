@@ -134,14 +134,16 @@ def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, s
 def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
     """Whether selected inversion answers for all edges of a large graph.
 
-    It does where nothing else was asked for and the factor is bearable, with ``eps`` if that is faster than an estimate.
+    It does where nothing else was asked for and the factor is bearable, unless the other way is faster: an estimate, or up to
+    :data:`DENSE` nodes a solve for each of them.
     """
     if request.method not in ("auto", "direct") or request.trace or graph.width <= SMALL:
         return False
     pattern = look(graph)
-    if pattern is None or eps is None:
+    if pattern is None or (eps is None and graph.width > DENSE):
         return pattern is not None
-    return 2 * pattern.work <= LAYERS * projections(eps, graph.num_edges) * (2 * graph.num_edges + graph.num_nodes)
+    demands = graph.num_nodes if eps is None else projections(eps, graph.num_edges)
+    return 2 * pattern.work <= LAYERS * demands * (2 * graph.num_edges + graph.num_nodes)
 
 
 # ---------------------------------------------------------------------------------------------------- parts of a batch
