@@ -69,10 +69,54 @@ typedef struct {
     double *fraction, *d_fraction, *pivot, *d_pivot;
 } Factor;
 
-/* Column by column, each from those before it that have a row in common. */
+/* Whether columns k and k + 1 belong to one block: they have the same rows from k + 2 on. */
+static inline int continues(const int64_t *first, const int32_t *row, int64_t k) {
+    const int64_t count = first[k + 1] - first[k];
+    return count > 0 && row[first[k]] == k + 1 && first[k + 2] - first[k + 1] == count - 1;
+}
+
+/* sum[row] += c f over so many rows, for a column of the factor and a number c that multiplies it. */
+INLINE void add_columns(const int dual, int64_t columns, int64_t rows, const int32_t *row, const double *c, const double *d_c,
+                        const double *const *f, const double *const *d_f, double *sum, double *d_sum) {
+    for (int64_t k = 0; k < columns; k += 4) {
+        if (columns - k >= 4) { /* four columns cost little more than one, as the rows are looked up once */
+            const double c0 = c[k], c1 = c[k + 1], c2 = c[k + 2], c3 = c[k + 3];
+            const double *f0 = f[k], *f1 = f[k + 1], *f2 = f[k + 2], *f3 = f[k + 3];
+            for (int64_t e = 0; e < rows; e++) sum[row[e]] += c0 * f0[e] + c1 * f1[e] + c2 * f2[e] + c3 * f3[e];
+        } else {
+            for (int64_t l = k; l < columns; l++)
+                for (int64_t e = 0; e < rows; e++) sum[row[e]] += c[l] * f[l][e];
+        }
+        for (int64_t l = k; dual && l < columns && l < k + 4; l++)
+            for (int64_t e = 0; e < rows; e++) d_sum[row[e]] += c[l] * d_f[l][e] + d_c[l] * f[l][e];
+    }
+}
+
+#define AT_ONCE 32
+
+/* To column j what columns a to b - 1 of a block leave there, which share all rows from b on; `here` is the place of row j among
+ * the rows of the last of them. */
+INLINE void add_block(const int dual, const Factor *t, int64_t a, int64_t b, int64_t here, double *sum, double *d_sum) {
+    double c[AT_ONCE], d_c[AT_ONCE];
+    const double *f[AT_ONCE], *d_f[AT_ONCE];
+    const int64_t rows = t->first[b] - t->first[b - 1] - here - 1;
+    const int32_t *row = t->row + t->first[b - 1] + here + 1;
+    for (int64_t k = a; k < b; k += AT_ONCE) {
+        const int64_t columns = b - k < AT_ONCE ? b - k : AT_ONCE;
+        for (int64_t l = 0; l < columns; l++) {
+            const int64_t at = t->first[k + l] + (b - 1 - k - l) + here; /* of row j in that column */
+            c[l] = t->fraction[at] * t->pivot[k + l], f[l] = t->fraction + at + 1;
+            d_c[l] = dual ? t->d_fraction[at] * t->pivot[k + l] + t->fraction[at] * t->d_pivot[k + l] : 0;
+            d_f[l] = dual ? t->d_fraction + at + 1 : f[l];
+        }
+        add_columns(dual, columns, rows, row, c, d_c, f, d_f, sum, d_sum);
+    }
+}
+
+/* Column by column, each from the blocks of columns before it that have a row in common. */
 INLINE int factorise(const int dual, const Factor a) {
     const int64_t n = a.nodes;
-    int32_t *head = malloc((2 * n + 1) * sizeof *head), *link = head + n;
+    int32_t *head = malloc((3 * n + 1) * sizeof *head), *link = head + n, *begins = head + 2 * n;
     int64_t *at = malloc((n + 1) * sizeof *at);
     double *sum = calloc(2 * n + 1, sizeof *sum), *d_sum = sum + n;
     if (!head || !at || !sum) {
@@ -80,24 +124,24 @@ INLINE int factorise(const int dual, const Factor a) {
         return 1;
     }
     for (int64_t j = 0; j < n; j++) head[j] = -1;
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0, block = 0; j < n; j++) {
+        if (j > 0 && !continues(a.first, a.row, j - 1)) block = j;
         for (int64_t e = a.start[j]; e < a.start[j + 1]; e++) {
             if (a.column[e] <= j) continue;
             sum[a.column[e]] = a.value[e];
             if (dual) d_sum[a.column[e]] = a.tangent[e];
         }
-        for (int32_t k = head[j], next; k >= 0; k = next) {
-            next = link[k];
-            const int64_t here = at[k]++, end = a.first[k + 1];
-            const double c = a.fraction[here] * a.pivot[k];
-            const double d_c = dual ? a.d_fraction[here] * a.pivot[k] + a.fraction[here] * a.d_pivot[k] : 0;
-            for (int64_t e = here + 1; e < end; e++) {
-                sum[a.row[e]] += c * a.fraction[e];
-                if (dual) d_sum[a.row[e]] += c * a.d_fraction[e] + d_c * a.fraction[e];
+        for (int32_t last = head[j], next; last >= 0; last = next) { /* the last column of a block stands for it */
+            next = link[last];
+            const int64_t here = at[last]++, rows = a.first[last + 1] - a.first[last];
+            add_block(dual, &a, begins[last], last + 1, here, sum, d_sum);
+            if (here + 1 < rows) {
+                const int32_t then = a.row[a.first[last] + here + 1];
+                link[last] = head[then], head[then] = last;
             }
-            if (here + 1 < end) link[k] = head[a.row[here + 1]], head[a.row[here + 1]] = k;
         }
         const int64_t begin = a.first[j], end = a.first[j + 1];
+        if (block < j) add_block(dual, &a, block, j, 0, sum, d_sum);
         double pivot = 0, d_pivot = 0;
         for (int64_t e = begin; e < end; e++) {
             pivot += sum[a.row[e]];
@@ -111,8 +155,10 @@ INLINE int factorise(const int dual, const Factor a) {
             if (dual) a.d_fraction[e] = (d_sum[i] - a.fraction[e] * d_pivot) / pivot, d_sum[i] = 0;
             sum[i] = 0;
         }
-        at[j] = begin;
-        if (begin < end) link[j] = head[a.row[begin]], head[a.row[begin]] = (int32_t)j;
+        if (begin < end && !continues(a.first, a.row, j)) {
+            begins[j] = (int32_t)block, at[j] = 0;
+            link[j] = head[a.row[begin]], head[a.row[begin]] = (int32_t)j;
+        }
     }
     free(head), free(at), free(sum);
     return 0;
@@ -169,51 +215,75 @@ typedef struct {
     double *resistance, *d_resistance, *ground;
 } Selected;
 
+/* Column j, once resistances between its rows are in a matrix (and in a second one how they move), where j gets a row and a
+ * column. `place` says which row of the matrix belongs to which row of the factor. */
+INLINE void select_column(const int dual, const Selected *a, int64_t j, int64_t stride, const int32_t *place, double *matrix,
+                          double *d_matrix, double *sum, double *d_sum) {
+    const int64_t begin = a->first[j], count = a->first[j + 1] - begin;
+    const double *f = a->fraction + begin, *d_f = dual ? a->d_fraction + begin : f;
+    for (int64_t x = 0; x < count; x++) sum[x] = d_sum[x] = 0;
+    for (int64_t e = 0; e < count; e++) {
+        const double own = f[e], *r = matrix + stride * place[e];
+        for (int64_t x = 0; x < count; x++) sum[x] += own * r[x];
+        if (!dual) continue;
+        const double d_own = d_f[e], *d_r = d_matrix + stride * place[e];
+        for (int64_t x = 0; x < count; x++) d_sum[x] += own * d_r[x] + d_own * r[x];
+    }
+    double q = 0, d_q = 0, far = 0;
+    for (int64_t e = 0; e < count; e++) {
+        q += f[e] * sum[place[e]] / 2, far += f[e] * a->ground[a->row[begin + e]];
+        if (dual) d_q += (f[e] * d_sum[place[e]] + d_f[e] * sum[place[e]]) / 2;
+    }
+    const double hop = 1 / a->pivot[j], d_hop = dual ? -hop * hop * a->d_pivot[j] : 0;
+    a->ground[j] = hop + far - q;
+    for (int64_t e = 0; e < count; e++) {
+        const int64_t x = place[e];
+        const double r = a->resistance[begin + e] = hop + (sum[x] - q);
+        matrix[stride * count + x] = matrix[stride * x + count] = r;
+        if (!dual) continue;
+        const double d_r = a->d_resistance[begin + e] = d_hop + (d_sum[x] - d_q);
+        d_matrix[stride * count + x] = d_matrix[stride * x + count] = d_r;
+    }
+    matrix[(stride + 1) * count] = 0;
+    if (dual) d_matrix[(stride + 1) * count] = 0;
+}
+
+/* Block by block of columns that share their rows, so that resistances between these are looked up once for all of them. */
 INLINE int select_all(const int dual, const Selected a) {
     const int64_t n = a.nodes;
-    double *f = calloc(4 * n + 1, sizeof *f), *d_f = f + n, *sum = f + 2 * n, *d_sum = f + 3 * n;
-    if (!f) return 1;
-    for (int64_t j = n - 1; j >= 0; j--) {
-        const int64_t begin = a.first[j], end = a.first[j + 1];
-        a.ground[j] = 0;
-        if (begin == end) continue;
-        for (int64_t e = begin; e < end; e++) {
-            const int32_t i = a.row[e];
-            f[i] = a.fraction[e], sum[i] = 0;
-            if (dual) d_f[i] = a.d_fraction[e], d_sum[i] = 0;
-        }
-        for (int64_t e = begin; e < end; e++) {
-            const int32_t k = a.row[e];
-            const double own = a.fraction[e], d_own = dual ? a.d_fraction[e] : 0;
-            double mine = 0, d_mine = 0;
-            for (int64_t h = a.first[k]; h < a.first[k + 1]; h++) { /* rows outside column j have a fraction of zero */
-                const int32_t i = a.row[h];
-                const double r = a.resistance[h];
-                mine += f[i] * r, sum[i] += own * r;
-                if (dual) {
-                    const double d_r = a.d_resistance[h];
-                    d_mine += f[i] * d_r + d_f[i] * r, d_sum[i] += own * d_r + d_own * r;
-                }
+    int64_t most = 1;
+    for (int64_t j = 0; j < n; j++) most = a.first[j + 1] - a.first[j] + 1 > most ? a.first[j + 1] - a.first[j] + 1 : most;
+    int32_t *number = calloc(n + most, sizeof *number), *place = number + n;
+    double *matrix = malloc((most * most * (dual ? 2 : 1) + 2 * most) * sizeof *matrix), *sum = matrix, *d_sum = matrix + most;
+    if (!number || !matrix) {
+        free(number), free(matrix);
+        return 1;
+    }
+    double *r = matrix + 2 * most, *d_r = dual ? r + most * most : r;
+    for (int64_t b = n, begin; b > 0; b = begin) {
+        for (begin = b - 1; begin > 0 && continues(a.first, a.row, begin - 1);) begin--;
+        const int32_t *rows = a.row + a.first[b - 1];
+        const int64_t shared = a.first[b] - a.first[b - 1], stride = shared + b - begin;
+        for (int64_t x = 0; x < shared; x++) number[rows[x]] = (int32_t)x + 1;
+        for (int64_t x = 0; x < shared; x++) {
+            r[(stride + 1) * x] = d_r[(stride + 1) * x] = 0;
+            for (int64_t h = a.first[rows[x]]; h < a.first[rows[x] + 1]; h++) {
+                const int64_t y = number[a.row[h]] - 1;
+                if (y < 0) continue;
+                r[stride * x + y] = r[stride * y + x] = a.resistance[h];
+                if (dual) d_r[stride * x + y] = d_r[stride * y + x] = a.d_resistance[h];
             }
-            sum[k] += mine;
-            if (dual) d_sum[k] += d_mine;
         }
-        double q = 0, d_q = 0, far = 0;
-        for (int64_t e = begin; e < end; e++) {
-            const int32_t i = a.row[e];
-            q += f[i] * sum[i] / 2, far += f[i] * a.ground[i];
-            if (dual) d_q += (f[i] * d_sum[i] + d_f[i] * sum[i]) / 2;
-        }
-        const double hop = 1 / a.pivot[j], d_hop = dual ? -hop * hop * a.d_pivot[j] : 0;
-        a.ground[j] = hop + far - q;
-        for (int64_t e = begin; e < end; e++) {
-            const int32_t i = a.row[e];
-            a.resistance[e] = hop + (sum[i] - q);
-            f[i] = 0;
-            if (dual) a.d_resistance[e] = d_hop + (d_sum[i] - d_q), d_f[i] = 0;
+        for (int64_t x = 0; x < shared; x++) number[rows[x]] = 0;
+        for (int64_t j = b - 1; j >= begin; j--) {
+            const int64_t later = b - 1 - j; /* columns of the block after j, the last of which came first */
+            for (int64_t e = 0; e < later + shared; e++) place[e] = (int32_t)(e < later ? shared + later - 1 - e : e - later);
+            a.ground[j] = 0;
+            if (later + shared) select_column(dual, &a, j, stride, place, r, d_r, sum, d_sum);
+            else r[0] = d_r[0] = 0;
         }
     }
-    free(f);
+    free(number), free(matrix);
     return 0;
 }
 
