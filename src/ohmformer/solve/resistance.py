@@ -143,7 +143,7 @@ def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
     if pattern is None or (eps is None and graph.width > DENSE):
         return pattern is not None
     demands = graph.num_nodes if eps is None else projections(eps, graph.num_edges)
-    return 2 * pattern.work <= LAYERS * demands * (2 * graph.num_edges + graph.num_nodes)
+    return pattern.work <= LAYERS * demands * (2 * graph.num_edges + graph.num_nodes)
 
 
 # ---------------------------------------------------------------------------------------------------- parts of a batch
