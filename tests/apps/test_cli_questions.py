@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import ohmformer
 from ohmformer.apps.command_line.main import app
+from ohmformer.solve.factor import Limits
 
 EDGES = [("a", "b", 1.0), ("b", "c", 2.0), ("c", "a", 3.0), ("c", "New York, NY", 4.0)]
 PYTHON = re.compile(r"\b\w+=|Graph\.|\.to_|tensor|center|pairs='")
@@ -132,7 +133,8 @@ def test_questions_that_cannot_be_answered_are_refused_in_flags(town, tmp_path, 
     ("task", "advice"),
     [("resistance", ("--eps 0.1", "--pair A B")), ("all-pairs", ("--pairs FILE",)), ("kirchhoff", ("--eps 0.1",))],
 )
-def test_advice_on_large_graphs_is_in_flags(tmp_path, task, advice):
+def test_advice_on_large_graphs_is_in_flags(tmp_path, monkeypatch, task, advice):
+    monkeypatch.setattr("ohmformer.solve.factor.BEARABLE", Limits(entries=10, work=10.0, work_in_python=10.0))
     path = tmp_path / "ring.txt"
     path.write_text("\n".join(f"{i} {(i + 1) % 8100}" for i in range(8100)))
     outcome = run(path, "--task", task)

@@ -103,17 +103,33 @@ def test_a_lemma_by_name_says_so(files):
     assert outcome.stdout.splitlines()[0] == run(*asked).stdout.splitlines()[0]
 
 
-def test_large_graphs_are_estimated_when_asked_and_refused_when_not(tmp_path):
+def test_large_expanders_are_estimated_when_asked_and_refused_when_not(tmp_path):
     rng = np.random.default_rng(0)
     edges = np.concatenate([np.stack([np.arange(8999), np.arange(1, 9000)], 1), rng.integers(0, 9000, (40000, 2))])
     path = tmp_path / "big.csv"
     path.write_text("\n".join(f"{u},{v}" for u, v in edges))
     refused = run(path)
     assert refused.exit_code == 2
-    assert "expected --eps or --pair for a graph of more than 8000 nodes, got 9000 nodes" in refused.stderr
+    assert (
+        "expected --eps or --pair for a graph of more than 8000 nodes whose factor is too large, got 9000 nodes"
+        in refused.stderr
+    )
     outcome = run(path, "--eps", "0.5", "--out", tmp_path / "r.npz")
     assert outcome.exit_code == 0, outcome.output
     assert "random projections" in outcome.stderr
+
+
+def test_all_edges_of_a_large_grid_are_answered_exactly(tmp_path):
+    side = 95
+    edges = [(i, i + 1) for i in range(side * side) if (i + 1) % side] + [(i, i + side) for i in range(side * (side - 1))]
+    path = tmp_path / "grid.csv"
+    path.write_text("\n".join(f"{u},{v}" for u, v in edges))
+    outcome = run(path, "--out", tmp_path / "r.npz")
+    assert outcome.exit_code == 0, outcome.output
+    assert "selected inversion" in outcome.stderr
+    with np.load(tmp_path / "r.npz") as table:
+        assert float(table["effective_resistance"].sum()) == pytest.approx(side * side - 1, rel=1e-9)  # Foster's theorem
+    assert "selected inversion of a factor of " in run(path, "--explain").output
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npz", ".parquet"])

@@ -77,6 +77,8 @@ def ask_everything() -> None:
         psi = large.center(torch.randn(700, demands, generator=draw, dtype=torch.float64))
         ohm.potentials(large, psi, tol=1e-6, method="elimination")
     ohm.plan(Graph.from_edges([(i, i + 1) for i in range(600)]))
+    learned = Graph.from_edges(large.edge_index.t(), resistance=large.resistance.clone().requires_grad_())
+    ohm.effective_resistance(learned).value.square().sum().backward()
     batch = Graph.collate(small)
     pairs = torch.cat([batch.edge_index, batch.edge_index.flip(0)], dim=1)
     for start, evolve in (("random", False), ("random", True), ("diagonal", False)):

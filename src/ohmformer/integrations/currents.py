@@ -12,6 +12,8 @@ from torch import Tensor
 
 import ohmformer as ohm
 from ohmformer.graph import Graph
+from ohmformer.solve import selected
+from ohmformer.solve.plan import SMALL
 
 TOL = 1e-9
 """The residual of every linear system."""
@@ -53,11 +55,14 @@ def pair_potentials(graph: Graph, pairs: Int[Tensor, "pairs 2"]) -> Float[Tensor
 
 
 def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
-    """Return the diagonal of ``L^+`` of a connected graph: by Cholesky where ``L + t J / n`` allows, else column by column.
+    """Return the diagonal of ``L^+`` of a connected graph: out of a sparse factor of a large one if that is bearable.
 
-    With t the mean degree, ``(L + t J / n)^-1 = L^+ + J / (n t)``.
+    Otherwise by Cholesky where ``L + t J / n`` allows, else column by column. With t the mean degree,
+    ``(L + t J / n)^-1 = L^+ + J / (n t)``.
     """
     n = graph.num_nodes
+    if n > SMALL and (diagonal := selected.pinv_diagonal(graph)) is not None:
+        return diagonal
     if 1 < n <= DENSE // 2:
         matrix = graph.laplacian()
         t = float(matrix.diagonal().mean())

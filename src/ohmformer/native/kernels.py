@@ -78,6 +78,33 @@ KERNELS: dict[str, Kernel] = {
         4 * WHOLE + 16 * ARRAY,
         {"demands": 8},
     ),
+    "ohm_order": Kernel(
+        "An order of elimination of the nodes of a large graph by minimum degree, given up where it takes too much work.",
+        "order.c",
+        WHOLE + DOUBLE + 4 * ARRAY,
+        {"entries": 2**31 - 1},
+    ),
+    "ohm_pattern": Kernel(
+        "The pattern of the factor of a Laplacian, nodes in the order of elimination, or how many entries it has.",
+        "selected.c",
+        2 * WHOLE + 6 * ARRAY,
+        {"entries": 2**31 - 1},
+    ),
+    "ohm_factorise": Kernel(
+        "The factor of a Laplacian by elimination without subtractions, and its tangent.",
+        "selected.c",
+        WHOLE + 10 * ARRAY,
+    ),
+    "ohm_sweep": Kernel(
+        "Potentials of any number of demands from the factor of a Laplacian.",
+        "selected.c",
+        2 * WHOLE + 5 * ARRAY,
+    ),
+    "ohm_select": Kernel(
+        "Effective resistances of all pairs on the pattern of the factor of a Laplacian, and their tangents.",
+        "selected.c",
+        WHOLE + 9 * ARRAY,
+    ),
     "ohm_encode": Kernel(
         "The layers of the learned encoding on a batch of graphs, for inference in float32 with Gram degrees.",
         "layers.c",

@@ -31,12 +31,12 @@ SMALL = 400
 at 400, whatever the demands and the condition number, with a proved bound; chebyshev on random graphs of these sizes takes
 0.008 s for one demand, so that single well-conditioned graphs pay for the bound."""
 TOGETHER = 4096
-"""Nodes up to which larger graphs of a batch are solved as one block-diagonal system: 20 random graphs of 500 nodes take 0.06 s
-together and 0.25 s one by one, 5 of 4,000 nodes 0.14 and 0.16 s."""
+"""Nodes up to which larger graphs of a batch are solved as one block-diagonal system: 20 random graphs of 500 nodes take
+0.06 s together and 0.25 s one by one, 5 of 4,000 nodes 0.14 and 0.16 s."""
 REASONABLE = 3000
-"""Layers beyond which chebyshev is left for a factorisation where there are no kernels. On weighted grids the factorisation is
-the faster one from far fewer layers on (100 x 100: 1,025 layers, 0.74 s, and 0.07 s; 300 x 300: 2,112, 6.2 s, and 0.6 s), on
-graphs that expand, whose factors fill up, layers are few."""
+"""Layers beyond which chebyshev is left for a factorisation where there are no kernels. On weighted grids the factorisation
+is the faster one from far fewer layers on (100 x 100: 1,025 layers, 0.74 s, and 0.07 s; 300 x 300: 2,112, 6.2 s, and 0.6 s);
+on graphs that expand, whose factors fill up, layers are few."""
 ELIMINATION = 300
 """Layers beyond which chebyshev is left for elimination where there are kernels. Factor and conjugate gradients to 1e-8
 take as long as 170 layers on a weighted grid of 300 x 300 (0.12 s), 255 on one of 1000 x 1000 (2.2 s), 110 on a random
@@ -50,14 +50,17 @@ FEW_DEMANDS = 16
 """Demands up to which elimination is taken for fewer than :data:`MANY_NODES`; for more, a sparse LU. On a grid of 300 x 300,
 8 demands take 0.38 s (LU: 0.46 s) and 64 2.5 s (2.4 s); on a random geometric graph of 50,000 nodes, 8 take 0.28 s (0.31 s)
 and 64 1.9 s (1.5 s)."""
+LAYERS = 20
+"""Layers that chebyshev takes at least, to tell whether resistances of edges are estimated faster than a factor gives them.
+A layer takes 1 ns for an entry of the Laplacian and a demand, a factor with its resistances 1 ns for a unit of its work."""
 MANY_NODES = 100_000
 """Nodes beyond which multigrid, if pyamg is installed, takes less time and memory than a sparse factorisation."""
 NATIVE_NODES = 2**15
-"""Nodes from which on layers in C are the faster ones. 64 demands, one thread, in C and by torch: 0.063 and 0.053 s on 16,384
-nodes, 0.15 and 0.23 s on 32,768, 0.43 and 2.7 s on 65,536 (5 edges a node)."""
+"""Nodes from which on layers in C are the faster ones. 64 demands, one thread, in C and by torch: 0.063 and 0.053 s on
+16,384 nodes, 0.15 and 0.23 s on 32,768, 0.43 and 2.7 s on 65,536 (5 edges a node)."""
 NATIVE_DEMANDS = 17
-"""Demands from which on layers in C, which run with 32 or 64 columns, are about as fast or faster. On 40,000 nodes, one thread,
-in C and by torch: 16 demands 0.24 and 0.17 s, 17 0.27 and 0.23 s, 32 0.44 and 0.47 s, 64 0.40 and 0.51 s."""
+"""Demands from which on layers in C, which run with 32 or 64 columns, are about as fast or faster. On 40,000 nodes, one
+thread, in C and by torch: 16 demands 0.24 and 0.17 s, 17 0.27 and 0.23 s, 32 0.44 and 0.47 s, 64 0.40 and 0.51 s."""
 PANEL = 32
 """Demands that go through torch's layers together: 128 bytes a row, two lines of the cache."""
 CACHE = 2**22

@@ -1,7 +1,8 @@
 """Effective resistance, in every form it is asked for: pairs, edges, all pairs, and the sum of them all.
 
-Small graphs are answered from one inverse each (:mod:`ohmformer.solve.engines.cubing`); large ones by one solve per pair, or
-estimated from random projections (:mod:`ohmformer.solve.projections`).
+Small graphs are answered from one inverse each (:mod:`ohmformer.solve.engines.cubing`); all edges of large ones out of a
+factor (:mod:`ohmformer.solve.selected`), pairs by one solve each, or estimated from random projections
+(:mod:`ohmformer.solve.projections`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from torch import Tensor
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
 from ohmformer.graph.ragged import Matrices
+from ohmformer.solve import selected
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
-from ohmformer.solve.plan import METHODS, PANEL, Plan, make_plan
+from ohmformer.solve.factor import look
+from ohmformer.solve.plan import LAYERS, METHODS, PANEL, SMALL, Plan, make_plan
 from ohmformer.solve.projections import estimated, projections
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn, apply_pinv
 
@@ -45,13 +48,16 @@ def effective_resistance(
     Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
     linear systems.
 
-    With ``eps`` the resistances of edges or pairs of a large graph are estimated within ``1 +- eps``, all of them with
-    probability 0.99, from random projections; such an estimate has no gradient. Stopped early, it is made of those done.
+    All edges of a large graph are answered exactly by selected inversion wherever the factor of its Laplacian is bearable,
+    as on roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and
+    from Foster's theorem. With ``eps`` the resistances of edges or pairs of other large graphs, or where it takes less time,
+    are estimated within ``1 +- eps``, all of them with probability 0.99, from random projections; such an estimate has no
+    gradient. Stopped early, it is made of those done.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
         pairs: ``"edges"``, ``"all"``, a tensor of shape ``(pairs, 2)`` or a list of pairs of nodes.
-        eps: estimate instead of solving for every pair.
+        eps: the relative error that will do; estimate instead of solving for every pair.
         seed: of the random projections.
         tol: the largest residual that will do, 1e-6 unless given, or ``eps / 1000``.
         method: as for :func:`potentials`.
@@ -72,20 +78,72 @@ def effective_resistance(
     if isinstance(pairs, str) and pairs == "all":
         return replace(_all_pairs(found, request), labels=asked.labels)
     if isinstance(pairs, str):
-        if eps is None and found.width > DENSE:
-            raise ValueError(
-                f"expected eps= for all edges of a graph of more than {DENSE} nodes, got {found.width} nodes and none; "
-                "eps=0.1 estimates them all, a tensor of pairs is solved exactly"
-            )
-        u, v = found.edge_index
+        return replace(_edges(found, eps, seed, request), labels=asked.labels)
+    return replace(_estimated_or_solved(found, asked.pairs(pairs), eps, seed, request), labels=asked.labels)
+
+
+def _estimated_or_solved(
+    graph: Graph, pairs: Int[Tensor, "pairs 2"], eps: float | None, seed: int, request: Request
+) -> Answer:
+    """Resistances of pairs of nodes, estimated if that is allowed and less work."""
+    u, v = pairs.t()
+    joined = graph.components[u] == graph.components[v]
+    if eps is not None and projections(eps, len(u)) < graph.num_nodes:
+        answer = estimated(graph, u, v, eps, seed, request)
     else:
-        u, v = asked.pairs(pairs).t()
-    joined = found.components[u] == found.components[v]
-    if eps is not None and projections(eps, len(u)) < found.num_nodes:
-        answer = estimated(found, u, v, eps, seed, request)
-    else:
-        answer = _pairs(found, u, v, joined, request)
-    return replace(answer, value=torch.where(joined, answer.value.clamp(min=0), torch.inf), labels=asked.labels)
+        answer = _pairs(graph, u, v, joined, request)
+    return replace(answer, value=torch.where(joined, answer.value.clamp(min=0), torch.inf))
+
+
+# ---------------------------------------------------------------------------------------------------- all edges
+
+
+def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
+    """Resistances of all edges: by selected inversion on large graphs whose factor is bearable, else as of any pairs."""
+    if graph.num_graphs == 1 and is_selected(graph, eps, request):
+        answer = selected.edge_resistances(graph, request.tol)
+        return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
+    if graph.num_graphs > 1 and graph.width > SMALL:
+        chosen = {}
+        for number in (graph.graph_sizes > SMALL).nonzero():
+            some = graph.select(number)
+            if is_selected(some, eps, request):
+                chosen[int(number)] = some
+        if chosen:
+            return _edges_of_batch(graph, chosen, eps, seed, request)
+    if eps is None and graph.width > DENSE:
+        raise ValueError(
+            f"expected eps= for all edges of a graph of more than {DENSE} nodes whose factor is too large, got "
+            f"{graph.width} nodes and none; eps=0.1 estimates them all, a tensor of pairs is solved exactly"
+        )
+    return _estimated_or_solved(graph, graph.edge_index.t(), eps, seed, request)
+
+
+def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, seed: int, request: Request) -> Answer:
+    """Resistances of all edges of a batch, those of the chosen graphs by selected inversion."""
+    answers = [_edges(some, eps, seed, request) for some in chosen.values()]
+    places = [graph.edges_of(torch.tensor([number], device=graph.device)) for number in chosen]
+    others = torch.tensor([i for i in range(graph.num_graphs) if i not in chosen], dtype=torch.long, device=graph.device)
+    if len(others):
+        answers.append(_edges(graph.select(others), eps, seed, request))
+        places.append(graph.edges_of(others))
+    values = torch.cat([a.value for a in answers])
+    return replace(join(answers, torch.zeros_like(values).index_copy(0, torch.cat(places), values)), plan=None)
+
+
+def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
+    """Whether selected inversion answers for all edges of a large graph.
+
+    It does where nothing else was asked for and the factor is bearable, unless the other way is faster: an estimate, or up
+    to :data:`DENSE` nodes a solve for each of them.
+    """
+    if request.method not in ("auto", "direct") or request.trace or graph.width <= SMALL:
+        return False
+    pattern = look(graph)
+    if pattern is None or (eps is None and graph.width > DENSE):
+        return pattern is not None
+    demands = graph.num_nodes if eps is None else projections(eps, graph.num_edges)
+    return pattern.work <= LAYERS * demands * (2 * graph.num_edges + graph.num_nodes)
 
 
 # ---------------------------------------------------------------------------------------------------- parts of a batch
@@ -216,6 +274,7 @@ def kirchhoff_index(
 ) -> Answer:
     """The sum of all effective resistances, ``n tr L^+``, ``(graphs,)`` for a batch; ``inf`` if a graph is disconnected.
 
+    Of large graphs it is exact by selected inversion, without gradient, wherever the factor of the Laplacian is bearable.
     With ``eps``, for graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z,
     until the standard error is below ``eps`` of the estimate; ``note`` says what it is. ``progress`` is called with
     (layers, residual), or with ``eps`` (signs, residual).
@@ -224,7 +283,19 @@ def kirchhoff_index(
     graph = as_graph(graph, resistance=resistance, conductance=conductance).graph
     whole = graph.ranks == graph.graph_sizes - 1
     if eps is None:
-        pairs = _all_pairs(graph, Request(tol, method, progress))
+        request = Request(tol, method, progress)
+        needs_gradient = torch.is_grad_enabled() and graph.resistance.requires_grad
+        if not needs_gradient and is_selected(graph, None, request):
+            answer = _trace_times_size(graph, tol)
+            value = torch.where(whole, answer.value, torch.inf)
+            return replace(answer, value=value if graph.batched else value[0])
+        if graph.width > DENSE:
+            why = "whose resistances need a gradient" if needs_gradient else "whose factor is too large"
+            raise ValueError(
+                f"expected eps= for the Kirchhoff index of a graph of more than {DENSE} nodes {why}, got {graph.width} "
+                "nodes and none; eps=0.1 estimates it"
+            )
+        pairs = _all_pairs(graph, request)
         sums = (pairs.value.sums() if graph.batched else pairs.value.sum()) / 2
         value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
         return replace(pairs, value=value)
@@ -253,3 +324,12 @@ def kirchhoff_index(
     note = f"standard error {relative:.1e} of the estimate, from {len(drawn)} random signs"
     note += ", stopped early" if short else ""
     return replace(answer, value=value if graph.batched else value[0], bound=None, note=note, stopped=short)
+
+
+def _trace_times_size(graph: Graph, tol: float) -> Answer:
+    """``n tr L^+`` of every graph of a batch out of one bearable factor."""
+    diagonal = selected.pinv_diagonal(graph)
+    assert diagonal is not None, "a bearable factor"
+    traces = torch.zeros(graph.num_graphs, dtype=torch.float64, device=graph.device).index_add(0, graph.batch, diagonal)
+    certificate = selected.edge_resistances(graph, tol)
+    return replace(certificate, value=(traces * graph.graph_sizes).to(graph.dtype))

@@ -98,8 +98,16 @@ def check_flags(task: Task, given: Mapping[str, Any]) -> None:
 
 def explain(graph: Graph, ask: Question) -> str:
     """Describe how a question would be answered, without solving anything."""
+    from ohmformer.solve.factor import look
     from ohmformer.solve.plan import plan
+    from ohmformer.solve.pseudoinverse import Request
+    from ohmformer.solve.resistance import is_selected
 
+    edges = ask.task is Task.resistance and ask.pairs is None
+    index = ask.task is Task.kirchhoff and ask.eps is None
+    if (edges or index) and is_selected(graph, ask.eps, Request(ask.tol or 1e-6, ask.method)):
+        pattern = look(graph)
+        return f"selected inversion of a factor of {0 if pattern is None else len(pattern.row)} entries, exact"
     tol = ask.tol or (1e-6 if ask.eps is None else 1e-3 * ask.eps)
     return str(plan(graph, demands=_demands(graph, ask), tol=tol, method=ask.method))
 
@@ -131,8 +139,8 @@ def in_flags(text: str, ask: Question, nodes: int) -> str:
     limit = re.search(r"(?:more than|at most) (\d+) nodes", text)
     if limit and ask.task is Task.resistance and ask.pairs is None and "eps" in text:
         return (
-            f"expected --eps or --pair for a graph of more than {limit[1]} nodes, got {nodes} nodes; "
-            "--eps 0.1 estimates all edges, --pair A B answers single pairs exactly"
+            f"expected --eps or --pair for a graph of more than {limit[1]} nodes whose factor is too large, got {nodes} "
+            "nodes; --eps 0.1 estimates all edges, --pair A B answers single pairs exactly"
         )
     if limit and ask.task is Task.all_pairs:
         return (
@@ -140,7 +148,10 @@ def in_flags(text: str, ask: Question, nodes: int) -> str:
             "--pair A B or --pairs FILE answers single pairs exactly"
         )
     if limit and ask.task is Task.kirchhoff:
-        return f"expected --eps for a graph of more than {limit[1]} nodes, got {nodes} nodes; --eps 0.1 estimates the index"
+        return (
+            f"expected --eps for a graph of more than {limit[1]} nodes whose factor is too large, got {nodes} nodes; "
+            "--eps 0.1 estimates the index"
+        )
     text = text.replace("expected a method among", "expected --method among")
     text = re.sub(r"\b(tol|eps|method|k|s)='?([\w.-]+)'?", r"--\1 \2", text)
     return re.sub(r"\ba larger tol\b", "a larger --tol", text)

@@ -1,4 +1,4 @@
-"""Engines ``direct`` and ``multigrid``: LAPACK, SciPy's sparse LU, pyamg; and ARPACK for eigenvectors of large graphs."""
+"""Engines ``direct`` and ``multigrid``: LAPACK, a sparse factor, pyamg; and ARPACK for eigenvectors of large graphs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ohmformer.graph import Graph
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.blockwise import like_sized_parts, rows_of
 from ohmformer.solve.engines.base import Problem, relative_residual, residual
+from ohmformer.solve.factor import prepared
 
 Apply = Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "nodes k"]]
 
@@ -58,8 +59,16 @@ def by_lapack(graph: Graph) -> Apply:
 
 
 def by_sparse_lu(graph: Graph) -> Apply:
-    """``psi -> L^+ psi`` by SuperLU."""
-    return _on_kept_nodes(graph, _factorised)
+    """``psi -> L^+ psi`` by our own factor, which is kept for the next question, or by SuperLU where that is too large."""
+    factor = prepared(graph)
+    if factor is None:
+        return _on_kept_nodes(graph, _factorised)
+
+    def apply(psi: Tensor) -> Tensor:
+        found = factor.solve(psi.detach().double().cpu().numpy())
+        return graph.center(torch.as_tensor(found).to(psi))
+
+    return apply
 
 
 def by_multigrid(graph: Graph) -> Apply:

@@ -1,0 +1,174 @@
+"""The factor of a Laplacian by elimination without subtractions, with a look at its size beforehand.
+
+For every node the factor lists its neighbours at the time of its elimination, and the fractions of its conductance that lead
+to them; ``native/src/selected.c`` says more. The last node of a component is its ground. Graphs of a batch share a factor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.sparse import coo_array
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.graph import Graph
+from ohmformer.solve import factor_numpy
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a factor may be."""
+
+    entries: int
+    """Numbers in it: with its pattern and the resistances on it, each takes 20 bytes."""
+    work: float
+    """The sum of squared column counts."""
+    work_in_python: float
+    """The same where there are no kernels in C."""
+
+
+BEARABLE = Limits(entries=60_000_000, work=3e10, work_in_python=1e7)
+"""1.2 GB, and 1 ns for a unit of work, factor and resistances together: a grid of 300 x 300 has 2.6 million entries and 4e8
+of work and takes 0.4 s, one of 1000 x 1000 has 46 million and 2.2e10 and takes 19 s. Random graphs of 9,000 nodes and
+49,000 edges are beyond the limit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Where a factor has entries: all that is known of it before there is a number."""
+
+    order: Int[np.ndarray, " nodes"]
+    """The nodes in the order of their elimination."""
+    rank: Int[np.ndarray, " nodes"]
+    """The place of every node in that order."""
+    first: Int[Tensor, " nodes_and_one"]
+    """Where the columns of the factor begin."""
+    row: Int[Tensor, " entries"]
+    """Their rows, ascending."""
+    work: float
+    """The sum of squared column counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A factor, and its tangent if one was asked for."""
+
+    pattern: Pattern
+    fraction: Float[Tensor, " entries"]
+    pivot: Float[Tensor, " nodes"]
+    d_fraction: Float[Tensor, " entries"] | None = None
+    d_pivot: Float[Tensor, " nodes"] | None = None
+
+    def solve(self, demands: Float[np.ndarray, "nodes k"]) -> Float[np.ndarray, "nodes k"]:
+        """Potentials of demands that sum to zero on every component, zero at its ground."""
+        pattern = self.pattern
+        x = torch.as_tensor(np.ascontiguousarray(demands[pattern.order], dtype=np.float64))
+        if native.active() is None:
+            found = factor_numpy.sweep(*(a.numpy() for a in (pattern.first, pattern.row, self.fraction, self.pivot, x)))
+        else:
+            for some in range(0, x.shape[1], 16):  # a row of so many is two lines of the cache
+                part = x[:, some : some + 16].contiguous()
+                arrays = pattern.first, pattern.row, self.fraction, self.pivot, part
+                native.call("ohm_sweep", len(x), part.shape[1], *arrays)
+                x[:, some : some + 16] = part
+            found = x.numpy()
+        return found[pattern.rank]
+
+
+def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
+    """The pattern of a graph's factor, kept for the next question; None if it is larger than :data:`BEARABLE`.
+
+    It takes about as long as the order of elimination, which is given up as soon as it is known to be too much work.
+    """
+    in_c, limits = native.active() is not None, BEARABLE if limits is None else limits
+    key = in_c, limits
+    found = _PATTERNS.get(graph)
+    if found is None or found[0] != key:
+        found = _PATTERNS[graph] = key, _pattern(graph, limits, in_c)
+    return found[1]
+
+
+def prepared(graph: Graph) -> Factor | None:
+    """The factor of a graph, kept for the next question about the same graph; None if it would be too large."""
+    pattern = look(graph)
+    if pattern is None:
+        return None
+    found, resistance = _FACTORS.get(graph), graph.resistance.detach()
+    if found is None or found[1].pattern is not pattern or not torch.equal(found[0], resistance):  # changed in place
+        with torch.inference_mode(False):
+            found = _FACTORS[graph] = resistance.clone(), factorise(graph, pattern)
+    return found[1]
+
+
+def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges"] | None = None) -> Factor:
+    """The factor on a pattern; with ``tangent``, a direction in which conductances move, that of the factor too."""
+    conductance = 1 / graph.resistance.detach().cpu().double().numpy()
+    start, column, value = _by_rows(graph, conductance, pattern.rank)
+    moved = None if tangent is None else _by_rows(graph, tangent, pattern.rank)[2]
+    nodes, entries = graph.num_nodes, len(pattern.row)
+    if native.active() is None:
+        found = factor_numpy.factorise(start, column, value, moved, pattern.first.numpy(), pattern.row.numpy())
+        fraction, pivot, d_fraction, d_pivot = (None if a is None else torch.as_tensor(a) for a in found)
+        assert fraction is not None
+        assert pivot is not None
+        return Factor(pattern, fraction, pivot, d_fraction, d_pivot)
+    fraction, pivot = torch.empty(entries, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
+    d_fraction, d_pivot = (None, None) if moved is None else (torch.empty_like(fraction), torch.empty_like(pivot))
+    given = [None if a is None else torch.as_tensor(a) for a in (start, column, value, moved)]
+    found = pattern.first, pattern.row, fraction, d_fraction, pivot, d_pivot
+    native.call("ohm_factorise", nodes, *given, *found)
+    return Factor(pattern, fraction, pivot, d_fraction, d_pivot)
+
+
+def _by_rows(
+    graph: Graph, numbers: Float[np.ndarray, " edges"], rank: Int[np.ndarray, " nodes"] | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of edges as a symmetric matrix in CSR, nodes in the given order, parallel edges added up."""
+    tail, head = graph.edge_index.cpu().numpy()
+    if rank is not None:
+        tail, head = rank[tail], rank[head]
+    tail, head = tail.astype(np.int32), head.astype(np.int32)
+    place = np.concatenate([tail, head]), np.concatenate([head, tail])
+    matrix = coo_array((np.concatenate([numbers, numbers]), place), shape=(graph.num_nodes,) * 2).tocsr()
+    return matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data
+
+
+def _pattern(graph: Graph, limits: Limits, in_c: bool) -> Pattern | None:
+    """Order the nodes, and count and list the entries of the factor, unless they are too many."""
+    if 2 * graph.num_edges > native.KERNELS["ohm_order"].limits["entries"]:
+        return None
+    start, column, _ = _by_rows(graph, np.ones(graph.num_edges), None)
+    if not in_c:
+        found = factor_numpy.order_and_pattern(start, column, limits.work_in_python)
+        return None if found is None else _numbered(*found)
+    nodes, work = graph.num_nodes, torch.zeros(2, dtype=torch.float64)
+    order, count = torch.empty(nodes, dtype=torch.int32), torch.empty(nodes, dtype=torch.int32)
+    native.call("ohm_order", nodes, limits.work, torch.as_tensor(start), torch.as_tensor(column), order, work)
+    if work[0] > limits.work:
+        return None
+    rank = np.empty(nodes, dtype=np.int32)
+    rank[order.numpy()] = np.arange(nodes, dtype=np.int32)
+    rows = [torch.as_tensor(a) for a in _by_rows(graph, np.ones(graph.num_edges), rank)[:2]]
+    native.call("ohm_pattern", nodes, limits.entries, *rows, count, work, None, None)
+    if work[0] > limits.entries or work[1] > limits.work:
+        return None
+    first = torch.zeros(nodes + 1, dtype=torch.int64)
+    first[1:] = count.cumsum(0)
+    row = torch.empty(int(first[-1]), dtype=torch.int32)
+    native.call("ohm_pattern", nodes, limits.entries, *rows, count, work, first, row)
+    return Pattern(order.numpy(), rank, first, row, float(work[1]))
+
+
+def _numbered(order: np.ndarray, first: np.ndarray, row: np.ndarray) -> Pattern:
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order), dtype=order.dtype)
+    return Pattern(order, rank, torch.as_tensor(first), torch.as_tensor(row), float((np.diff(first) ** 2.0).sum()))
+
+
+_PATTERNS: WeakKeyDictionary[Graph, tuple[tuple[bool, Limits], Pattern | None]] = WeakKeyDictionary()
+_FACTORS: WeakKeyDictionary[Graph, tuple[Tensor, Factor]] = WeakKeyDictionary()

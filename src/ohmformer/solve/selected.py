@@ -1,0 +1,158 @@
+"""Exact effective resistances of all edges of a large graph, and the diagonal of ``L^+``, by selected inversion of a factor.
+
+Every edge lies in the pattern of the factor (:mod:`ohmformer.solve.factor`). Takahashi's recurrence gives the resistances of
+all pairs there, from the last node to be eliminated to the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.graph import Graph
+from ohmformer.solve import factor_numpy
+from ohmformer.solve.answer import Answer, check_reached
+from ohmformer.solve.engines.base import residual
+from ohmformer.solve.factor import Factor, Pattern, factorise, look, prepared
+
+METHOD = "selected inversion"
+CHECKED = 8
+"""Edges whose resistance is solved for to check the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selected:
+    """Effective resistances on the pattern of a factor."""
+
+    resistance: Float[Tensor, " entries"]
+    tangent: Float[Tensor, " entries"] | None
+    ground: Float[Tensor, " nodes"]
+    """Between every node and the ground of its component, nodes in the order of elimination."""
+
+    @classmethod
+    def of(cls, factor: Factor) -> Selected:
+        """The resistances, and their tangent if the factor has one; kept as long as the factor is."""
+        if factor not in _SELECTED:
+            with torch.inference_mode(False):
+                _SELECTED[factor] = cls._computed(factor)
+        return _SELECTED[factor]
+
+    @classmethod
+    def _computed(cls, factor: Factor) -> Selected:
+        pattern = factor.pattern
+        given = pattern.first, pattern.row, factor.fraction, factor.d_fraction, factor.pivot, factor.d_pivot
+        if native.active() is None:
+            found = factor_numpy.select(*(None if a is None else a.numpy() for a in given))  # pyright: ignore[reportArgumentType]
+            return cls(*(None if a is None else torch.as_tensor(a) for a in found))  # pyright: ignore[reportArgumentType]
+        resistance, ground = torch.empty_like(factor.fraction), torch.empty_like(factor.pivot)
+        tangent = None if factor.d_fraction is None else torch.empty_like(resistance)
+        native.call("ohm_select", len(ground), *given, resistance, tangent, ground)
+        return cls(resistance, tangent, ground)
+
+
+_SELECTED: WeakKeyDictionary[Factor, Selected] = WeakKeyDictionary()
+
+
+def edge_resistances(graph: Graph, tol: float) -> Answer:
+    """Effective resistances of all edges of graphs whose factor is bearable, differentiable in the resistances.
+
+    ``residual`` is the largest relative difference between some of them and a refined solve, or between the two sides of
+    Foster's theorem: the sum of ``R_e / r_e`` is the number of nodes less that of components.
+    """
+    if not (torch.is_grad_enabled() and graph.resistance.requires_grad):
+        return _edges(graph, tol)
+    certificate: list[Answer] = []
+    value = _EdgeResistances.apply(graph.resistance, graph, tol, certificate)
+    return replace(certificate[0], value=value)
+
+
+def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"] | None:
+    """The diagonal of ``L^+`` of a graph or batch in float64, without gradient; None if the factor is too large."""
+    factor = prepared(graph)
+    if factor is None:
+        return None
+    ground = Selected.of(factor).ground.numpy()
+    component, order = graph.components.cpu().numpy(), factor.pattern.order
+    size = np.bincount(component)[component].astype(np.float64)
+    roots = order[np.diff(factor.pattern.first.numpy()) == 0]
+    demand = np.ones((len(order), 1))
+    demand[roots, 0] = 1 - size[roots]
+    x = factor.solve(demand)[:, 0]
+    total = np.bincount(component, weights=x)[component]
+    return torch.as_tensor(ground[factor.pattern.rank] - 2 * x / size + total / size**2, device=graph.device)
+
+
+def _edges(graph: Graph, tol: float) -> Answer:
+    factor = prepared(graph)
+    assert factor is not None, "a bearable factor"
+    places = _edge_places(graph, factor.pattern)
+    found = Selected.of(factor).resistance[places]
+    weight = graph.resistance.detach().cpu().double()
+    rank = graph.num_nodes - graph.num_components
+    foster = abs(float((found / weight).sum()) - rank) / max(rank, 1)
+    gap = max(_gap(graph, factor, found), foster)
+    note = (
+        f"exact: a factor of {len(factor.pattern.row)} entries; Foster's theorem holds to {foster:.1e}, "
+        f"the residual is the worst difference from it and from {min(CHECKED, len(found))} refined solves"
+    )
+    value = found.to(graph.device, graph.dtype)
+    return check_reached(Answer(value, METHOD, 0, gap, None, note=note), tol)
+
+
+def _edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
+    """Where the factor has the edges."""
+    ends = np.sort(pattern.rank[graph.edge_index.cpu().numpy()].astype(np.int64), axis=0)
+    first, nodes = pattern.first.numpy(), graph.num_nodes
+    column = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(first))
+    return torch.as_tensor(np.searchsorted(column * nodes + pattern.row.numpy(), ends[0] * nodes + ends[1]))
+
+
+def _gap(graph: Graph, factor: Factor, found: Float[Tensor, " edges"]) -> float:
+    """The largest relative difference between the resistances of some edges and those by a refined solve."""
+    if not len(found):
+        return 0.0
+    fixed = graph.to("cpu", torch.float64)
+    fixed = replace(fixed, resistance=fixed.resistance.detach())
+    some = torch.as_tensor(np.random.default_rng(0).choice(len(found), min(CHECKED, len(found)), replace=False))
+    u, v = fixed.edge_index[:, some]
+    column = torch.arange(len(some))
+    psi = torch.zeros(graph.num_nodes, len(some), dtype=torch.float64)
+    psi[u, column], psi[v, column] = 1.0, -1.0
+    phi = torch.as_tensor(factor.solve(psi.numpy()))
+    phi += torch.as_tensor(factor.solve(fixed.center(residual(fixed, phi, psi)).numpy()))
+    solved = phi[u, column] - phi[v, column]
+    return float(((found[some] - solved) / solved).abs().max())
+
+
+class _EdgeResistances(torch.autograd.Function):
+    """``R`` of all edges, with gradients by one more factor and selected inversion, whose tangents are carried along.
+
+    A conductance c_f moves R_e by ``-(b_e^T L^+ b_f)^2``, as much as c_e moves R_f. So the gradient of ``sum_e g_e R_e`` in
+    the conductances is how all R move if the conductances move by g.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, resistance: Tensor, graph: Graph, tol: float, certificate: list[Answer]) -> Tensor:
+        answer = _edges(graph, tol)
+        ctx.graph = graph
+        ctx.save_for_backward(resistance)
+        certificate.append(replace(answer, value=None))
+        return answer.value
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (resistance,), graph = ctx.saved_tensors, ctx.graph
+        pattern = look(graph)
+        assert pattern is not None, "a bearable factor"
+        moved = Selected.of(factorise(graph, pattern, gradients[0].detach().cpu().double().numpy())).tangent
+        assert moved is not None
+        by_conductance = moved[_edge_places(graph, pattern)].to(resistance.device, resistance.dtype)
+        return -by_conductance / resistance.square(), None, None, None
