@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -212,10 +213,11 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, met
     return Part(which, "chebyshev", in_c, torch.float32, panel, "asked for" if method != "auto" else layers)
 
 
+@lru_cache(maxsize=64)
 def lmin_of(layers: int, tol: float) -> float:
     """The smallest eigenvalue of the scaled Laplacian at which chebyshev takes so many layers."""
     low, high = 1e-14, LARGEST
-    for _ in range(40):
+    for _ in range(20):  # to a few digits
         middle = math.sqrt(low * high)
         low, high = (middle, high) if layers_for(tol, Spectrum(middle, LARGEST)) > layers else (low, middle)
     return low
