@@ -134,8 +134,8 @@ def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, s
 def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
     """Whether selected inversion answers for all edges of a large graph.
 
-    It does where nothing else was asked for and the factor is bearable, unless the other way is faster: an estimate, or up to
-    :data:`DENSE` nodes a solve for each of them.
+    It does where nothing else was asked for and the factor is bearable, unless the other way is faster: an estimate, or up
+    to :data:`DENSE` nodes a solve for each of them.
     """
     if request.method not in ("auto", "direct") or request.trace or graph.width <= SMALL:
         return False
