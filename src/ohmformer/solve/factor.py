@@ -32,7 +32,7 @@ class Limits:
     """The same where there are no kernels in C."""
 
 
-BEARABLE = Limits(entries=60_000_000, work=3e10, work_in_python=1e7)
+BEARABLE = Limits(entries=60_000_000, work=3e10, work_in_python=1e8)
 """1.2 GB, and 1 ns for a unit of work, factor and resistances together: a grid of 300 x 300 has 2.6 million entries and 4e8
 of work and takes 0.4 s, one of 1000 x 1000 has 46 million and 2.2e10 and takes 19 s. Random graphs of 9,000 nodes and
 49,000 edges are beyond the limit."""

@@ -53,7 +53,8 @@ FEW_DEMANDS = 16
 and 64 1.9 s (1.5 s)."""
 LAYERS = 20
 """Layers that chebyshev takes at least, to tell whether resistances of edges are estimated faster than a factor gives them.
-A layer takes 1 ns for an entry of the Laplacian and a demand, a factor with its resistances 1 ns for a unit of its work."""
+A factor with its resistances takes 1 ns for a unit of its work (measured); a layer is assumed to take as long for an entry
+of the Laplacian and a demand (not measured)."""
 MANY_NODES = 100_000
 """Nodes beyond which multigrid, if pyamg is installed, takes less time and memory than a sparse factorisation."""
 NATIVE_NODES = 2**15
