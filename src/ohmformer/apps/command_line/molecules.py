@@ -14,7 +14,9 @@ RUNS = Path("runs/molecules")
 
 
 def train(
-    data: Annotated[str, typer.Option(help="drugs, zinc, qm9, moses, or a file with SMILES.")] = "drugs",
+    data: Annotated[
+        str, typer.Option(help="drugs, zinc12k, zinc, zinc22k, qm9, moses, aqsol, or a file with SMILES.")
+    ] = "drugs",
     encoding: Annotated[str, typer.Option(help="none, lappe, rwse, ..., lt-diagonal, lt-pairs.")] = "lt-diagonal",
     preset: Annotated[str, typer.Option(help="quick, standard, best, paper or notebook.")] = "quick",
     smiles: Annotated[Path | None, typer.Option(help="Folder of NAME_train, NAME_valid and NAME_test files.")] = None,

@@ -51,6 +51,14 @@ def _parts(table: MoleculeTable, ring: int | None) -> Float[Tensor, "molecules p
     return torch.stack([parts[:, LOGP], -parts[:, ACCESSIBILITY], -(parts[:, ring] - 6).clamp(min=0)], dim=1)
 
 
+ZINC12K = Target(
+    torch.tensor([2.45712, -3.05330, -0.04879], dtype=torch.float64),
+    torch.tensor([1.43433, 0.83490, 0.28797], dtype=torch.float64),
+    NETWORKX_RING,
+)
+"""The benchmark's target: parts standardised over all 249,456 molecules of ZINC, rings of networkx's cycle basis."""
+
+
 class RunData:
     """The splits of a run, each made on first use, so that the test molecules are read once, at the end."""
 
@@ -59,7 +67,7 @@ class RunData:
         ring = {"smallest": RING, "networkx": NETWORKX_RING}[config.rings] if tables.train.parts.shape[1] > 1 else None
         used = tables.train.atom.long().unique().tolist()
         self.labels = [tables.train.labels[i] for i in used]
-        self.target = Target.of(tables.train, ring)
+        self.target = ZINC12K if config.data == "zinc12k" else Target.of(tables.train, ring)
         self.unseen: dict[str, list[str]] = {}
         """Labels of atoms that training molecules do not have, by split."""
         self._tables = {"train": tables.train, "valid": tables.valid, "test": tables.test}

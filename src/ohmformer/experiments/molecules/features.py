@@ -41,13 +41,17 @@ class Molecule(NamedTuple):
     """The longest ring of networkx's cycle basis, which does: the choice of the ZINC benchmark."""
 
 
-def describe(smiles: str) -> Molecule:
-    """Read a SMILES; a ValueError names it if it is not a molecule with bonds."""
+def describe(smiles: str, *, as_written: bool = False) -> Molecule:
+    """Read a SMILES; a ValueError names it if it is not a molecule with bonds.
+
+    It is cleaned and its atoms are numbered canonically, unless ``as_written``, as the ZINC benchmark reads its molecules.
+    """
     from rdkit import Chem, rdBase
     from rdkit.Chem.rdMolDescriptors import CalcCrippenDescriptors
 
-    molecule = canonical_molecule(clean(smiles))[1]
-    if molecule.GetNumBonds() == 0:
+    with rdBase.BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles) if as_written else canonical_molecule(clean(smiles))[1]
+    if molecule is None or molecule.GetNumBonds() == 0:
         raise ValueError(f"expected a molecule with at least one bond, got {smiles!r}")
     with rdBase.BlockLogs():
         logp, accessibility = CalcCrippenDescriptors(molecule)[0], _scorer().calculateScore(molecule)
@@ -82,12 +86,12 @@ class Described(NamedTuple):
     """Rows that are not molecules, and why."""
 
 
-def describe_all(first: int, smiles: Sequence[str]) -> Described:
+def describe_all(first: int, smiles: Sequence[str], *, as_written: bool = False) -> Described:
     """Read many SMILES, which are rows ``first`` and following of a file."""
     molecules, rows, bad = [], [], []
     for row, text in enumerate(smiles, first):
         try:
-            molecules.append(describe(text))
+            molecules.append(describe(text, as_written=as_written))
             rows.append(row)
         except ValueError as error:
             bad.append((row, str(error)))
@@ -115,7 +119,7 @@ def _networkx_ring(bonds: list[tuple[int, int, int]]) -> int:
 
     graph = nx.Graph()
     graph.add_nodes_from(range(1 + max(max(bond[:2]) for bond in bonds)))
-    graph.add_edges_from(bond[:2] for bond in sorted(bonds))
+    graph.add_edges_from(sorted((min(u, v), max(u, v)) for u, v, _ in bonds))  # the order of an adjacency matrix
     return max((len(cycle) for cycle in nx.cycle_basis(graph)), default=0)
 
 

