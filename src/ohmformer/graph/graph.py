@@ -36,7 +36,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from torch import Tensor
 from ohmformer.graph.csr import csr_tensor
 from ohmformer.graph.edges import as_edge_index, as_resistance, check_weights, column, fold, read_edges
 from ohmformer.graph.layout import Layout
+from ohmformer.graph.memory import recall
 from ohmformer.graph.spectrum import Spectrum, resistance_bounds
 
 if TYPE_CHECKING:
@@ -267,10 +267,10 @@ class Graph(Layout):
 
     # ------------------------------------------------------------------------------------------------ spectrum
 
-    @cached_property
+    @property
     def _resistance_bounds(self) -> np.ndarray:
         """For every component a number that no effective resistance within it exceeds; zero where there is no edge."""
-        return resistance_bounds(*self._numpy(), self.components.cpu().numpy())
+        return recall(self, "bounds", lambda: resistance_bounds(*self._numpy(), self.components.cpu().numpy()))
 
     def _numpy(self) -> tuple[np.ndarray, np.ndarray]:
         return self.edge_index.cpu().numpy(), self.resistance.detach().cpu().double().numpy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ohmformer.graph.graph import Graph
 from ohmformer.graph.layout import as_numbers
+from ohmformer.graph.memory import seen_before
 
 ENTRIES = "entries"
 """What ``resistance=`` or ``conductance=`` is called for a matrix, whose values are the weights."""
@@ -103,6 +104,11 @@ def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None) -> 
         if resistance is not None or conductance is not None:
             raise ValueError("expected no resistance= or conductance= beside a Graph, which has its own")
         return graph if isinstance(graph, LabelledGraph) else LabelledGraph(graph)
+    found = _read(graph, weights)
+    return replace(found, graph=seen_before(found.graph))
+
+
+def _read(graph: Any, weights: dict[str, Any]) -> LabelledGraph:
     nx, scipy_sparse = sys.modules.get("networkx"), sys.modules.get("scipy.sparse")
     if nx is not None and isinstance(graph, nx.Graph):
         labels = list(graph.nodes)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ohmformer.graph import Graph
 from ohmformer.graph.blocks import like_sized
+from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve.answer import A, join
 
@@ -26,7 +27,7 @@ def like_sized_parts(graph: Graph) -> list[tuple[Which, Graph]]:
     groups = [
         torch.as_tensor(which, device=graph.device) for _, which in like_sized(graph.graph_sizes.cpu().numpy(), TOGETHER)
     ]
-    return [(None, graph)] if len(groups) == 1 else [(which, graph.select(which)) for which in groups]
+    return [(None, graph)] if len(groups) == 1 else [(which, some_graphs(graph, which)) for which in groups]
 
 
 def rows_of(graph: Graph, which: Which) -> Int[Tensor, " rows"] | slice:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import torch
-from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.graph.memory import recall
 from ohmformer.solve.engines.elimination_factor import edges_of
 
 
@@ -19,15 +17,7 @@ def lmin_at_most(graph: Graph) -> float:
     factor on paths, grids and meshes, and infinite where distances say nothing, as on expanders, whose nodes are all about
     as far. Needs kernels.
     """
-    found = _KEPT.get(graph)
-    resistance = graph.resistance.detach()
-    if found is None or not torch.equal(found[0], resistance):  # they may have been changed in place
-        with torch.inference_mode(False):
-            found = _KEPT[graph] = resistance.clone(), _least_quotient(graph)
-    return found[1]
-
-
-_KEPT: WeakKeyDictionary[Graph, tuple[Tensor, float]] = WeakKeyDictionary()
+    return recall(graph, "lmin at most", lambda: _least_quotient(graph))
 
 
 def _least_quotient(graph: Graph) -> float:

@@ -7,7 +7,6 @@ to them; ``native/src/selected.c`` says more. The last node of a component is it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.graph.memory import recall
 from ohmformer.solve import factor_numpy
 
 
@@ -86,11 +86,7 @@ def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
     It takes about as long as the order of elimination, which is given up as soon as it is known to be too much work.
     """
     in_c, limits = native.active() is not None, BEARABLE if limits is None else limits
-    key = in_c, limits
-    found = _PATTERNS.get(graph)
-    if found is None or found[0] != key:
-        found = _PATTERNS[graph] = key, _pattern(graph, limits, in_c)
-    return found[1]
+    return recall(graph, ("pattern", in_c, limits), lambda: _pattern(graph, limits, in_c), weighted=False)
 
 
 def prepared(graph: Graph) -> Factor | None:
@@ -98,11 +94,7 @@ def prepared(graph: Graph) -> Factor | None:
     pattern = look(graph)
     if pattern is None:
         return None
-    found, resistance = _FACTORS.get(graph), graph.resistance.detach()
-    if found is None or found[1].pattern is not pattern or not torch.equal(found[0], resistance):  # changed in place
-        with torch.inference_mode(False):
-            found = _FACTORS[graph] = resistance.clone(), factorise(graph, pattern)
-    return found[1]
+    return recall(graph, "factor", lambda: factorise(graph, pattern), fits=lambda found: found.pattern is pattern)
 
 
 def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges"] | None = None) -> Factor:
@@ -168,7 +160,3 @@ def _numbered(order: np.ndarray, first: np.ndarray, row: np.ndarray) -> Pattern:
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order), dtype=order.dtype)
     return Pattern(order, rank, torch.as_tensor(first), torch.as_tensor(row), float((np.diff(first) ** 2.0).sum()))
-
-
-_PATTERNS: WeakKeyDictionary[Graph, tuple[tuple[bool, Limits], Pattern | None]] = WeakKeyDictionary()
-_FACTORS: WeakKeyDictionary[Graph, tuple[Tensor, Factor]] = WeakKeyDictionary()

@@ -19,6 +19,7 @@ from torch import Tensor
 from ohmformer import native
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.labelled import as_graph
+from ohmformer.graph.memory import some_graphs
 from ohmformer.solve.answer import check_tolerance
 from ohmformer.solve.distances import lmin_at_most
 from ohmformer.solve.engines import ENGINES, TRANSFORMERS
@@ -166,7 +167,7 @@ def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method:
     """The engine for graphs that are solved together without their inverses."""
     if method == "multigrid":
         return Part(which, "multigrid", False, torch.float64, 1, "asked for")
-    chosen = graph if which is None else graph.select(which)
+    chosen = graph if which is None else some_graphs(graph, which)
     if method == "direct":
         part = _classical(chosen, which, "asked for")
     elif method == "elimination":

@@ -42,7 +42,7 @@ def _projected(graph: Graph, count: int, seed: int, request: Request) -> Iterato
     """The columns of ``L^+ B Q``, a panel of them at a time."""
     draw = torch.Generator().manual_seed(seed)
     incidence = _signed_rows(graph, 1 / math.sqrt(count))
-    fixed = replace(graph, resistance=graph.resistance.detach())  # one object for all panels: it is prepared once
+    fixed = graph if not graph.resistance.requires_grad else replace(graph, resistance=graph.resistance.detach())
 
     def some(columns: int) -> Float[Tensor, "nodes columns"]:
         signs = _random_signs(graph.num_edges, draw)[:, :columns].to(graph.device)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
+from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve import selected
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
@@ -106,7 +107,7 @@ def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answ
     if graph.num_graphs > 1 and graph.width > SMALL:
         chosen = {}
         for number in (graph.graph_sizes > SMALL).nonzero():
-            some = graph.select(number)
+            some = some_graphs(graph, number)
             if is_selected(some, eps, request):
                 chosen[int(number)] = some
         if chosen:
@@ -125,7 +126,7 @@ def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, s
     places = [graph.edges_of(torch.tensor([number], device=graph.device)) for number in chosen]
     others = torch.tensor([i for i in range(graph.num_graphs) if i not in chosen], dtype=torch.long, device=graph.device)
     if len(others):
-        answers.append(_edges(graph.select(others), eps, seed, request))
+        answers.append(_edges(some_graphs(graph, others), eps, seed, request))
         places.append(graph.edges_of(others))
     values = torch.cat([a.value for a in answers])
     return replace(join(answers, torch.zeros_like(values).index_copy(0, torch.cat(places), values)), plan=None)
@@ -158,7 +159,7 @@ def _parts(graph: Graph, demands: int, request: Request) -> Iterator[tuple[Int[T
             yield which, part.of(graph), part
         else:
             for number in which.split(1):
-                yield number, graph.select(number), replace(part, which=number)
+                yield number, some_graphs(graph, number), replace(part, which=number)
 
 
 def _has_inverse(part: Part, request: Request) -> bool:

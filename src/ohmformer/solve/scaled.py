@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from torch.nn.functional import embedding_bag
 from ohmformer import native
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.csr import csr_tensor
+from ohmformer.graph.memory import recall
 from ohmformer.graph.ragged import kept
 
 LARGEST = 2.0
@@ -219,16 +219,6 @@ def prepared(graph: Graph, *, floor: float = 0.0) -> tuple[Scaled, Extremes]:
 
     With a ``floor``, an estimate that ended early as the smallest eigenvalue is below it will do.
     """
-    found = _PREPARED.get(graph)
-    resistance = graph.resistance.detach()
-    if found is None or not torch.equal(found[0], resistance):  # they may have been changed in place
-        with torch.inference_mode(False):
-            scaled = Scaled.of(graph)
-            found = _PREPARED[graph] = resistance.clone(), scaled, extreme_eigenvalues(scaled, floor=floor)
-    elif found[2].floor > floor:
-        with torch.inference_mode(False):
-            found = _PREPARED[graph] = found[0], found[1], extreme_eigenvalues(found[1], floor=floor)
-    return found[1:]
-
-
-_PREPARED: WeakKeyDictionary[Graph, tuple[Tensor, Scaled, Extremes]] = WeakKeyDictionary()
+    scaled = recall(graph, "scaled", lambda: Scaled.of(graph))
+    found = recall(graph, "ends", lambda: extreme_eigenvalues(scaled, floor=floor), fits=lambda ends: ends.floor <= floor)
+    return scaled, found

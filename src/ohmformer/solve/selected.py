@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.graph.memory import recall
 from ohmformer.solve import factor_numpy
 from ohmformer.solve.answer import Answer, check_reached
 from ohmformer.solve.engines.base import residual
@@ -38,14 +38,7 @@ class Selected:
 
     @classmethod
     def of(cls, factor: Factor) -> Selected:
-        """The resistances, and their tangent if the factor has one; kept as long as the factor is."""
-        if factor not in _SELECTED:
-            with torch.inference_mode(False):
-                _SELECTED[factor] = cls._computed(factor)
-        return _SELECTED[factor]
-
-    @classmethod
-    def _computed(cls, factor: Factor) -> Selected:
+        """The resistances, and their tangent if the factor has one."""
         pattern = factor.pattern
         given = pattern.first, pattern.row, factor.fraction, factor.d_fraction, factor.pivot, factor.d_pivot
         if native.active() is None:
@@ -57,7 +50,9 @@ class Selected:
         return cls(resistance, tangent, ground)
 
 
-_SELECTED: WeakKeyDictionary[Factor, Selected] = WeakKeyDictionary()
+def _selected(graph: Graph, factor: Factor) -> Selected:
+    """The resistances on the pattern of a graph's factor, kept for the next question."""
+    return recall(graph, "selected", lambda: (factor, Selected.of(factor)), fits=lambda found: found[0] is factor)[1]
 
 
 def edge_resistances(graph: Graph, tol: float) -> Answer:
@@ -78,7 +73,7 @@ def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"] | None:
     factor = prepared(graph)
     if factor is None:
         return None
-    ground = Selected.of(factor).ground.numpy()
+    ground = _selected(graph, factor).ground.numpy()
     component, order = graph.components.cpu().numpy(), factor.pattern.order
     size = np.bincount(component)[component].astype(np.float64)
     roots = order[np.diff(factor.pattern.first.numpy()) == 0]
@@ -93,7 +88,7 @@ def _edges(graph: Graph, tol: float) -> Answer:
     factor = prepared(graph)
     assert factor is not None, "a bearable factor"
     places = _edge_places(graph, factor.pattern)
-    found = Selected.of(factor).resistance[places]
+    found = _selected(graph, factor).resistance[places]
     weight = graph.resistance.detach().cpu().double()
     rank = graph.num_nodes - graph.num_components
     foster = abs(float((found / weight).sum()) - rank) / max(rank, 1)

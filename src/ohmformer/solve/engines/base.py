@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.graph import Graph, circuit
+from ohmformer.graph.memory import some_graphs
 from ohmformer.solve.answer import Answer
 
 DENSE = 8000
@@ -42,7 +43,7 @@ class Part:
         """The graphs of this part as a batch of their own."""
         if self.which is None:
             return graph
-        return graph.select(self.which) if self.selected is None else self.selected
+        return some_graphs(graph, self.which) if self.selected is None else self.selected
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.graph.memory import recall
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
 from ohmformer.solve.engines.elimination_factor import Factor, edges_of, eliminate
@@ -95,17 +95,12 @@ class State:
 
 def factored(graph: Graph, *, in_c: bool) -> Factored:
     """The factor of a graph, kept for the next question about the same graph."""
-    found = _FACTORED.get(graph)
-    resistance = graph.resistance.detach()
-    if found is None or found[1] != in_c or not torch.equal(found[0], resistance):  # they may have been changed in place
-        with torch.inference_mode(False):
-            factor = eliminate(graph, in_c=in_c)
-            iterate = _in_c(graph, factor) if in_c else _by_scipy(graph, factor)
-            found = _FACTORED[graph] = resistance.clone(), in_c, Factored(factor, iterate)
-    return found[2]
 
+    def make() -> Factored:
+        factor = eliminate(graph, in_c=in_c)
+        return Factored(factor, _in_c(graph, factor) if in_c else _by_scipy(graph, factor))
 
-_FACTORED: WeakKeyDictionary[Graph, tuple[Tensor, bool, Factored]] = WeakKeyDictionary()
+    return recall(graph, ("approximate factor", in_c), make)
 
 
 def _solve(
