@@ -4,7 +4,8 @@ Graphs: :class:`Graph`, :class:`Spectrum`, and in :mod:`ohmformer.graph.families
 Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and resistance: :mod:`ohmformer.graph.circuit`.
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
-:func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`.
+:func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
+:func:`harmonic`.
 Weights: :mod:`ohmformer.constructions`, one class per lemma.
 
 Names are imported when they are first asked for, so that processes that only read molecules do not wait for torch.
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         effective_resistance,
         eigenvectors,
         electric_flow,
+        harmonic,
         heat_kernel,
         kirchhoff_index,
         potentials,
@@ -47,6 +49,7 @@ __all__ = [
     "electric_flow",
     "exact",
     "families",
+    "harmonic",
     "heat_kernel",
     "kirchhoff_index",
     "native",
@@ -70,6 +73,7 @@ _ROOMS = {
         "effective_resistance",
         "eigenvectors",
         "electric_flow",
+        "harmonic",
         "heat_kernel",
         "kirchhoff_index",
         "potentials",

@@ -45,6 +45,27 @@ class LabelledGraph:
             first = ", ".join(map(str, self.labels[:5]))
             raise ValueError(f"expected a node of the graph, got {label!r}; the first are {first}") from None
 
+    def name(self, number: int) -> str:
+        """What messages call a node: ``node 3``, or by its label."""
+        return f"node {number if self.labels is None else self.labels[number]!r}"
+
+    def nodes(self, chosen: Any) -> Int[Tensor, " chosen"]:
+        """Nodes by number, from a tensor or array of numbers, a mask, or a list of labels."""
+        if not isinstance(chosen, (Tensor, np.ndarray)):
+            if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
+                raise ValueError(f"expected a list of nodes, got {chosen!r}")
+            return torch.tensor([self.number(label) for label in chosen], dtype=torch.long, device=self.graph.device)
+        found, count = torch.as_tensor(chosen), self.graph.num_nodes
+        if found.dtype == torch.bool and tuple(found.shape) == (count,):
+            return found.nonzero()[:, 0].to(self.graph.device)
+        if found.ndim != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+            raise ValueError(f"expected node numbers, shape (nodes,), got {found.dtype} of shape {tuple(found.shape)}")
+        if found.numel():
+            low, high = (int(x) for x in torch.aminmax(found))
+            if low < 0 or high >= count:
+                raise ValueError(f"expected node numbers in 0..{count - 1}, got {low if low < 0 else high}")
+        return found.to(self.graph.device, torch.long)
+
     def with_signals(self, values: Any) -> tuple[Graph, Tensor]:
         """Numbers on the nodes as a tensor, and the graph in a type that holds them: neither is rounded to fewer digits.
 

@@ -5,6 +5,7 @@ how it was made, ``plan`` which engine was chosen for which graphs and why.
 """
 
 from ohmformer.solve.answer import Answer, EigenAnswer, FlowAnswer
+from ohmformer.solve.dirichlet import harmonic
 from ohmformer.solve.flow import electric_flow, potentials
 from ohmformer.solve.functions import heat_kernel, spectral_filter
 from ohmformer.solve.plan import Plan
@@ -20,6 +21,7 @@ __all__ = [
     "effective_resistance",
     "eigenvectors",
     "electric_flow",
+    "harmonic",
     "heat_kernel",
     "kirchhoff_index",
     "potentials",

@@ -1,0 +1,289 @@
+"""Harmonic functions: given on some nodes, and everywhere else the mean of the neighbours, weighted by conductances.
+
+Labels spread from seeds, random-walker segmentation and Dirichlet problems are this. All fixed nodes of a component become
+one node, the ground. The free rows of the Laplacian of that graph are those of the given one, ``L_UU``; demands are the
+currents that fixed values send to free nodes, and potentials against the ground are the answer.
+
+How far a potential can be from the harmonic function is proved by comparison. ``L_UU`` has a nonnegative inverse, so if
+``L_UU w >= d`` with d the degrees, then an error whose residual is at most m d is at most m w everywhere. (The smallest such
+w is the mean number of steps of a random walk to a fixed node.)
+
+>>> import ohmformer as ohm
+>>> ohm.harmonic([("a", "b"), ("b", "c"), ("c", "d")], {"a": 0.0, "d": 3.0}).value.flatten()
+tensor([0.0000, 1.0000, 2.0000, 3.0000], dtype=torch.float64)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ohmformer.graph import Graph
+from ohmformer.graph.labelled import LabelledGraph, as_graph
+from ohmformer.solve.answer import Answer, check_reached, check_tolerance
+from ohmformer.solve.engines.base import Progress, residual
+from ohmformer.solve.plan import METHODS
+from ohmformer.solve.pseudoinverse import Request, apply_pinv, solve
+
+ROUNDS = 6
+"""Corrections that are tried before a tolerance is said to be out of reach."""
+
+
+def harmonic(
+    graph: Any,
+    fixed: Any,
+    values: Any = None,
+    *,
+    partial: bool = False,
+    tol: float = 1e-6,
+    method: str = "auto",
+    progress: Progress | None = None,
+    resistance: Any = None,
+    conductance: Any = None,
+) -> Answer:
+    """Potentials that are given on fixed nodes and harmonic on all others; differentiable in values and resistances.
+
+    The value is ``(nodes, k)``. ``residual`` bounds how far any potential is from the harmonic function, relative to the
+    range of the values on its component; so the maximum principle holds to ``tol`` of that range, and nothing is clipped.
+    The bound is proved from residuals that are measured in float64. Ctrl-C and gradients as for :func:`potentials`.
+
+    Args:
+        graph: one graph or a batch, in any form that :func:`potentials` takes.
+        fixed: the fixed nodes: a list of labels, a tensor of numbers (in the whole batch), a mask, or a mapping from label
+            to value or values.
+        values: of the fixed nodes, ``(fixed,)`` or ``(fixed, k)``; only if ``fixed`` is no mapping.
+        partial: NaN on components without a fixed node, where nothing is determined, instead of an error.
+        tol: the largest ``residual`` that will do.
+        method: as for :func:`potentials`.
+        progress: called with (layers, residual of the linear systems); return True to stop with the best so far.
+        resistance: as for :func:`potentials`.
+        conductance: likewise.
+    """
+    check_tolerance(tol, method, METHODS)
+    asked = as_graph(graph, resistance=resistance, conductance=conductance)
+    if isinstance(fixed, Mapping):
+        if values is not None:
+            raise ValueError("expected no values= beside a mapping of fixed nodes, which has its own")
+        fixed, values = list(fixed), list(fixed.values())
+    elif values is None:
+        raise ValueError("expected values for the fixed nodes, got none")
+    nodes = asked.nodes(fixed)
+    found, numbers = asked.with_signals(values)
+    nodes, numbers = _each_once(asked, nodes, _checked_values(found, len(nodes), numbers))
+    network = _grounded(found, nodes)
+    if not partial:
+        _check_reached_everywhere(asked, network)
+    answer = _potentials(found, network, nodes, numbers, Request(tol, method, progress))
+    return replace(check_reached(answer, tol), labels=asked.labels)
+
+
+# ---------------------------------------------------------------------------------------------------- what is asked
+
+
+def _checked_values(graph: Graph, count: int, values: Tensor) -> Float[Tensor, "fixed k"]:
+    x = values[:, None] if values.ndim == 1 else values
+    if x.ndim != 2 or len(x) != count:
+        raise ValueError(f"expected one row of values per fixed node, shape ({count}, k), got {tuple(values.shape)}")
+    if x.is_complex() or not bool(torch.isfinite(x.detach()).all()):
+        raise ValueError("expected finite real values on the fixed nodes, got others")
+    return x.to(graph.device, torch.float64)
+
+
+def _each_once(
+    asked: LabelledGraph, nodes: Int[Tensor, " fixed"], values: Float[Tensor, "fixed k"]
+) -> tuple[Int[Tensor, " distinct"], Float[Tensor, "distinct k"]]:
+    """Every fixed node once, or a ValueError if one has two different values."""
+    order = nodes.argsort(stable=True)
+    again = nodes[order[1:]] == nodes[order[:-1]]
+    if not bool(again.any()):
+        return nodes, values
+    other = again & (values[order[1:]] != values[order[:-1]]).any(dim=1)
+    if bool(other.any()):
+        first = int(other.nonzero()[0, 0])
+        a, b = (values[order[i]].tolist() for i in (first, first + 1))
+        a, b = (a[0], b[0]) if len(a) == 1 else (a, b)
+        raise ValueError(f"expected one value for every fixed node, {asked.name(int(nodes[order[first]]))} has {a} and {b}")
+    once = order[torch.cat([again.new_ones(1), ~again])]
+    return nodes[once], values[once]
+
+
+def _check_reached_everywhere(asked: LabelledGraph, network: Grounded) -> None:
+    missing = (network.place < 0).nonzero()[:, 0]
+    if len(missing):
+        component = asked.graph.components[missing[0]]
+        size = int(asked.graph.component_sizes[component])
+        raise ValueError(
+            f"expected a fixed node on every component, that of {asked.name(int(missing[0]))} ({size} nodes) has none; "
+            "pass partial=True for NaN there"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- the grounded graph
+
+
+@dataclass(frozen=True, eq=False)
+class Grounded:
+    """A graph whose fixed nodes are one node on every component."""
+
+    graph: Graph
+    """Without gradient, in float64."""
+    place: Int[Tensor, " nodes"]
+    """The node of it that every node of the given graph has become; -1 where nothing is fixed on a component."""
+    free: Bool[Tensor, " nodes"]
+    """Which nodes of the given graph are free and have a place."""
+    ground: Int[Tensor, " free"]
+    """The ground of every free node's component, by its place."""
+    inner: Int[Tensor, " inner"]
+    """The edges of the given graph that it has: those with a free node."""
+
+    @cached_property
+    def is_free(self) -> Bool[Tensor, " places"]:
+        """Which places are free nodes."""
+        mask = torch.zeros(self.graph.num_nodes, dtype=torch.bool, device=self.graph.device)
+        mask[self.place[self.free]] = True
+        return mask
+
+    @cached_property
+    def degree(self) -> Float[Tensor, "places 1"]:
+        """Conductances of the edges at every place."""
+        return torch.as_tensor(self.graph.degrees(), device=self.graph.device)[:, None]
+
+    @cached_property
+    def steps(self) -> Float[Tensor, " components"]:
+        """A number on every component that is proved to be above the error for a residual of d; inf where there is none."""
+        demand = torch.where(self.is_free[:, None], self.degree, 0.0)
+        demand[~self.is_free] = -self._per_component(demand, "sum")[self.graph.components][~self.is_free]
+        w, left, bound = torch.zeros_like(demand), demand, demand.new_full((self.graph.num_components,), torch.inf)
+        for _ in range(ROUNDS):
+            w = w + solve(self.graph, self.graph.center(left), Request(1e-3)).value
+            left = residual(self.graph, w, demand)
+            met = 1 - left / self.degree  # L_UU w over d
+            least = self._per_component(torch.where(self.is_free[:, None], met, torch.inf), "amin")[:, 0]
+            own = torch.zeros_like(demand)
+            own[self.place[self.free]] = w[self.place[self.free]] - w[self.ground]
+            bound = torch.where(least > 0.0, self._per_component(own, "amax")[:, 0] / least, torch.inf)
+            if bool((least > 0.5).all()):
+                break
+        return bound
+
+    def _per_component(self, x: Float[Tensor, "places k"], way: str) -> Float[Tensor, "components k"]:
+        index = self.graph.components[:, None].expand_as(x)
+        none = x.new_zeros(self.graph.num_components, x.shape[1])
+        return none.scatter_reduce(0, index, x, way, include_self=way == "sum")
+
+    def error(
+        self, phi: Float[Tensor, "places k"], left: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
+    ) -> float:
+        """How far potentials with residual ``left`` can be off, relative to the range of values; rounding of it counts."""
+        tail, head = self.graph.edge_index
+        count = torch.bincount(self.graph.edge_index.reshape(-1), minlength=len(phi))
+        sizes = torch.zeros_like(phi)
+        for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x columns
+            flow = (x[tail] - x[head]).abs() / self.graph.resistance[:, None]
+            out.index_add_(0, tail, flow).index_add_(0, head, flow)
+        rounding = (count + 3)[:, None] * torch.finfo(phi.dtype).eps * sizes
+        worst = self._per_component(torch.where(self.is_free[:, None], (left.abs() + rounding) / self.degree, 0.0), "amax")
+        off = torch.where(span > 0, worst * self.steps[:, None] / torch.where(span > 0, span, 1.0), 0.0)
+        return float(off.nan_to_num(torch.inf, torch.inf).max()) if off.numel() else 0.0
+
+
+def _grounded(graph: Graph, nodes: Int[Tensor, " fixed"]) -> Grounded:
+    """The graph with these nodes at one place a component, kept for the next question with the same ones."""
+    kept, resistance = _KEPT.get(graph), graph.resistance.detach().double()
+    fixed = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
+    fixed[nodes] = True
+    if kept is not None and torch.equal(kept[0], fixed) and torch.equal(kept[1], resistance):
+        return kept[2]
+    with torch.inference_mode(False):
+        made = _contract(graph, fixed)
+        _KEPT[graph] = fixed.clone(), resistance.clone(), made
+    return made
+
+
+def _contract(graph: Graph, fixed: Bool[Tensor, " nodes"]) -> Grounded:
+    component, device = graph.components, graph.device
+    reached = torch.zeros(graph.num_components, dtype=torch.bool, device=device)
+    reached[component[fixed]] = True
+    owner = torch.zeros(graph.num_components, dtype=torch.long, device=device)
+    owner[component] = graph.batch
+    free = ~fixed & reached[component]
+    order = torch.cat([graph.batch[free], owner[reached]]).argsort(stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=device)
+    count = int(free.sum())
+    ground = torch.full((graph.num_components,), -1, device=device)
+    ground[reached] = rank[count:]
+    place = torch.where(fixed, ground[component], -1)
+    place[free] = rank[:count]
+    ends = place[graph.edge_index]
+    inner = (ends[0] != ends[1]).nonzero()[:, 0]
+    batch = torch.cat([graph.batch[free], owner[reached]])[order]
+    weight = graph.resistance.detach()[inner].double()
+    contracted = Graph(ends[:, inner], weight, batch, graph.num_graphs, graph.batched)
+    return Grounded(contracted, place, free, ground[component[free]], inner)
+
+
+_KEPT: WeakKeyDictionary[Graph, tuple[Tensor, Tensor, Grounded]] = WeakKeyDictionary()
+
+
+# ---------------------------------------------------------------------------------------------------- the solve
+
+
+def _potentials(
+    graph: Graph, network: Grounded, nodes: Int[Tensor, " fixed"], values: Float[Tensor, "fixed k"], request: Request
+) -> Answer:
+    k, free, component = values.shape[1], network.free, graph.components
+    given = values.new_full((graph.num_nodes, k), torch.nan).index_put((nodes,), values)
+    known = values.detach()
+    index = component[nodes][:, None].expand_as(known)
+    low, high = (known.new_zeros(graph.num_components, k).scatter_reduce(0, index, known, way, include_self=False)
+                 for way in ("amin", "amax"))  # fmt: skip
+    middle = low / 2 + high / 2
+    # currents from fixed nodes, whose values count from the middle of those on their component
+    resistance = graph.resistance.double()[network.inner]
+    tail, head = graph.edge_index[:, network.inner]
+    from_tail, fixed = ~free[tail], ~(free[tail] & free[head])
+    source, sink = torch.where(from_tail, tail, head)[fixed], torch.where(from_tail, head, tail)[fixed]
+    current = (given[source] - middle[component[source]]) / resistance[fixed][:, None]
+    grounded = network.graph
+    psi = values.new_zeros(grounded.num_nodes, k)
+    psi = psi.index_add(0, network.place[sink], current).index_add(0, network.place[source], -current)
+    if torch.is_grad_enabled() and resistance.requires_grad:
+        grounded = replace(grounded, resistance=resistance)
+    answer = apply_pinv(grounded, grounded.center(psi), request)
+    span = known.new_zeros(grounded.num_components, k)
+    span[grounded.components[network.ground]] = (high - low)[component[free]]
+    answer = _corrected(network, psi.detach(), span, answer, request)
+    phi = answer.value
+    own = phi[network.place[free]] - phi[network.ground] + middle[component[free]]
+    value = given.index_put((free.nonzero()[:, 0],), own)
+    return replace(answer, value=value.to(graph.dtype), bound=None)
+
+
+def _corrected(network: Grounded, psi: Tensor, span: Tensor, answer: Answer, request: Request) -> Answer:
+    """The answer with potentials that are proved to be within the tolerance, as far as corrections get there."""
+    phi, layers, stopped = answer.value.detach(), answer.layers, answer.stopped
+    left = residual(network.graph, phi, psi)
+    error = network.error(phi, left, span)
+    for _ in range(ROUNDS):
+        if error <= request.tol or stopped or not math.isfinite(error):
+            break
+        tol = min(max(0.3 * request.tol / error, 1e-8), 1e-2)
+        more = solve(network.graph, network.graph.center(left), Request(tol, request.method, request.progress))
+        layers, stopped = layers + more.layers, more.stopped
+        better = phi + more.value
+        left = residual(network.graph, better, psi)
+        after = network.error(better, left, span)
+        if after >= error:
+            break
+        phi, error = better, after
+    value = answer.value + (phi - answer.value.detach())  # corrections have no gradient of their own
+    return replace(answer, value=value, layers=layers, stopped=stopped, residual=error)
