@@ -1,0 +1,223 @@
+"""Power grids from MATPOWER's case files (.m): tables of numbers, and the few sums that such files do with them.
+
+Nothing is run: a statement that changes a table is either one of the forms ``mpc.bus(:, PD) = mpc.bus(:, PD) * pf`` with
+arithmetic on numbers, or refused with its line.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+COLUMNS = {
+    "bus": ["BUS_I", "BUS_TYPE", "PD", "QD", "GS", "BS", "BUS_AREA", "VM", "VA", "BASE_KV"],
+    "gen": ["GEN_BUS", "PG", "QG", "QMAX", "QMIN", "VG", "MBASE", "GEN_STATUS"],
+    "branch": ["F_BUS", "T_BUS", "BR_R", "BR_X", "BR_B", "RATE_A", "RATE_B", "RATE_C", "TAP", "SHIFT", "BR_STATUS"],
+    "dcline": ["F_BUS", "T_BUS", "BR_STATUS", "PF", "PT"],
+}
+"""Columns by MATPOWER's names for them, up to the last one that is read here."""
+REQUIRED = ("bus", "branch")
+USED = {name for names in COLUMNS.values() for name in names} - {"QMAX", "QMIN"}
+ISOLATED, REFERENCE = 4, 3
+"""Types of buses: out of service, and those whose angle is given and whose generators make up the balance."""
+
+_ASSIGNS = re.compile(r"\s*mpc\.(\w+)\s*(\([^=]*\))?\s*=(?!=)\s*(.*)")
+_SCALAR = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*([^;]*)")
+_ENTRY = re.compile(r"mpc\.(\w+)\(\s*(\d+)\s*,\s*(\w+)\s*\)")
+_SCALED = re.compile(r"mpc\.(\w+)\(:,\s*(.*?)\)\s*([*/].*?);?\s*$")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A power grid as its file has it: every row, in service or not, with MATPOWER's columns and units."""
+
+    name: str
+    base_mva: float
+    """Megawatts of one unit of power."""
+    bus: Float[np.ndarray, "buses bus_columns"]
+    gen: Float[np.ndarray, "generators gen_columns"]
+    branch: Float[np.ndarray, "branches branch_columns"]
+    dcline: Float[np.ndarray, "lines line_columns"]
+
+    def column(self, table: str, name: str) -> Float[np.ndarray, " rows"]:
+        """A column of a table, by MATPOWER's name for it."""
+        return getattr(self, table)[:, COLUMNS[table].index(name)]
+
+
+def read_case(path: Path) -> Case:
+    """Read a case file of version 2 whole."""
+    if not path.is_file():
+        raise ValueError(f"expected a MATPOWER case file, {path} is none")
+    return parse_case(path.read_bytes().decode("utf-8", "replace"), path.name)
+
+
+def parse_case(text: str, name: str) -> Case:
+    """The case of a file's text; errors call the file ``name``."""
+    tables: dict[str, np.ndarray] = {}
+    numbers: dict[str, float] = {}
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        statement = line.partition("%")[0]
+        assigned = _ASSIGNS.match(statement)
+        where = f"line {number} of {name}"
+        if not assigned:
+            if (scalar := _SCALAR.match(statement)) and not statement.lstrip().startswith("function"):
+                try:
+                    numbers[scalar[1]] = _arithmetic(scalar[2], numbers, tables)
+                except ValueError:
+                    numbers.pop(scalar[1], None)  # used by a statement that matters, it is missed there
+            continue
+        target, part, value = assigned.groups()
+        if part is not None:
+            _change(tables, numbers, target, part, value, where)
+        elif value.startswith("{"):
+            _skip_cells(value, lines)
+        elif value.startswith("["):
+            found = _table(value[1:], number, lines, name, target in COLUMNS)
+            if found is not None:
+                tables[target] = found
+        elif target == "baseMVA":
+            numbers["mpc.baseMVA"] = _number(value.rstrip("; \t"), where)
+    return _checked(name, tables, numbers)
+
+
+def _checked(name: str, tables: dict[str, np.ndarray], numbers: dict[str, float]) -> Case:
+    """The case, if its tables are there and wide enough and its buses and branches belong together."""
+    for table, columns in COLUMNS.items():
+        found = tables.get(table)
+        if found is None and table in REQUIRED:
+            raise ValueError(f"expected a table mpc.{table} in {name}, it has none")
+        if found is None or not len(found):
+            tables[table] = np.zeros((0, len(columns)))
+        elif found.shape[1] < len(columns):
+            raise ValueError(f"expected at least {len(columns)} columns in mpc.{table} of {name}, got {found.shape[1]}")
+    base = numbers.get("mpc.baseMVA", 0.0)
+    if not (base > 0 and math.isfinite(base)):
+        raise ValueError(f"expected a positive mpc.baseMVA in {name}, got {base:g}")
+    case = Case(name, base, **{table: tables[table] for table in COLUMNS})
+    buses = case.column("bus", "BUS_I")
+    if len(np.unique(buses)) != len(buses):
+        twice = np.unique(buses, return_counts=True)
+        raise ValueError(f"expected every bus of {name} once, bus {twice[0][twice[1] > 1][0]:g} is there more often")
+    for table, names in (("gen", ["GEN_BUS"]), ("branch", ["F_BUS", "T_BUS"]), ("dcline", ["F_BUS", "T_BUS"])):
+        for column in names:
+            unknown = np.nonzero(~np.isin(case.column(table, column), buses))[0]
+            if len(unknown):
+                row = unknown[0]
+                bus = case.column(table, column)[row]
+                raise ValueError(f"expected buses of mpc.bus in row {row + 1} of mpc.{table} of {name}, got {bus:g}")
+    return case
+
+
+def _table(first: str, number: int, lines: Iterator[tuple[int, str]], name: str, wanted: bool) -> np.ndarray | None:
+    """The rows up to the closing bracket, which end with a semicolon or a line."""
+    rows: list[str] = []
+    places: list[int] = []
+    line, begin = first, number
+    while True:
+        body, closed, _ = line.partition("%")[0].partition("]")
+        if wanted:
+            for row in body.split(";"):
+                if row and not row.isspace():
+                    rows.append(row)
+                    places.append(number)
+        if closed:
+            break
+        number, line = next(lines, (0, ""))
+        if not number:
+            raise ValueError(f"expected a ] after the table that begins in line {begin} of {name}, the file ends")
+    if not wanted:
+        return None
+    cells = [row.replace(",", " ").split() for row in rows]
+    width = len(cells[0]) if cells else 0
+    for place, row in zip(places, cells, strict=True):
+        if len(row) != width:
+            raise ValueError(f"expected {width} numbers in line {place} of {name}, as above, got {len(row)}")
+    try:
+        return np.array(cells, dtype=np.float64).reshape(len(cells), width)
+    except ValueError:
+        made = [[_number(cell, f"line {place} of {name}") for cell in row] for place, row in zip(places, cells, strict=True)]
+        return np.array(made)
+
+
+def _skip_cells(value: str, lines: Iterator[tuple[int, str]]) -> None:
+    """Go on to the end of a list of texts, such as names of buses."""
+    while not re.search(r"\}\s*;?\s*(%.*)?$", value):
+        _, value = next(lines, (0, "}"))
+
+
+def _change(
+    tables: dict[str, np.ndarray], numbers: dict[str, float], target: str, part: str, value: str, where: str
+) -> None:
+    """A statement that scales columns of a table by a number; others are refused unless they are about unused columns."""
+    columns = re.findall(r"\w+", part.partition(",")[2])
+    if target not in COLUMNS or not USED.intersection(columns):
+        return
+    source = _SCALED.match(value)
+    try:
+        if not re.match(r"\(\s*:\s*,", part) or not source or source[1] != target:
+            raise ValueError
+        read = re.findall(r"\w+", source[2])
+        factor = _arithmetic(f"1 {source[3]}", numbers, tables)
+        to, source_columns = ([COLUMNS[target].index(c) for c in names] for names in (columns, read))
+        tables[target][:, to] = tables[target][:, source_columns] * factor
+    except (ValueError, LookupError):
+        raise ValueError(
+            f"expected columns of mpc.{target} multiplied or divided by a number in {where}, got a statement that is not: "
+            "save the case with MATPOWER's savecase, which writes plain numbers"
+        ) from None
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        return _arithmetic(cell, {}, {})
+    except ValueError:
+        raise ValueError(f"expected a number in {where}, got {cell!r}") from None
+
+
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_FUNCTIONS = {"sqrt": math.sqrt, "sin": math.sin, "cos": math.cos, "acos": math.acos}
+_NAMES = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
+
+
+def _arithmetic(text: str, numbers: dict[str, float], tables: dict[str, np.ndarray]) -> float:
+    """Arithmetic on numbers, on names that have been given numbers, and on single entries of tables."""
+
+    def value(node: ast.expr) -> float:
+        match node:
+            case ast.Constant(value=int() | float() as constant):
+                return float(constant)
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return -value(inner)
+            case ast.UnaryOp(op=ast.UAdd(), operand=inner):
+                return value(inner)
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                return math.pow(value(left), value(right))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+                return _OPERATIONS[type(op)](value(left), value(right))
+            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _FUNCTIONS:
+                return _FUNCTIONS[name](value(inner))
+            case ast.Name(id=name) if name in numbers:
+                return numbers[name]
+            case ast.Name(id=name) if name.lower() in _NAMES:
+                return _NAMES[name.lower()]
+            case ast.Attribute(value=ast.Name(id="mpc"), attr="baseMVA") if "mpc.baseMVA" in numbers:
+                return numbers["mpc.baseMVA"]
+        raise ValueError("not arithmetic")
+
+    def entry(found: re.Match[str]) -> str:
+        table, row, column = found.groups()
+        return repr(float(tables[table][int(row) - 1, COLUMNS[table].index(column)]))
+
+    try:
+        return value(ast.parse(_ENTRY.sub(entry, text).replace("^", "**").strip(), mode="eval").body)
+    except (SyntaxError, LookupError, ArithmeticError, RecursionError, MemoryError):
+        raise ValueError("not arithmetic") from None
