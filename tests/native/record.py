@@ -76,6 +76,7 @@ def ask_everything() -> None:
         draw = torch.Generator().manual_seed(demands)
         psi = large.center(torch.randn(700, demands, generator=draw, dtype=torch.float64))
         ohm.potentials(large, psi, tol=1e-6, method="elimination")
+    ohm.potentials(large, psi, method="direct")
     ohm.plan(Graph.from_edges([(i, i + 1) for i in range(600)]))
     learned = Graph.from_edges(large.edge_index.t(), resistance=large.resistance.clone().requires_grad_())
     ohm.effective_resistance(learned).value.square().sum().backward()

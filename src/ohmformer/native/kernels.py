@@ -105,6 +105,11 @@ KERNELS: dict[str, Kernel] = {
         "selected.c",
         WHOLE + 9 * ARRAY,
     ),
+    "ohm_measure": Kernel(
+        "The residual psi - L phi, summed without loss, and the energy of phi, for any number of demands.",
+        "certificate.c",
+        3 * WHOLE + 7 * ARRAY,
+    ),
     "ohm_encode": Kernel(
         "The layers of the learned encoding on a batch of graphs, for inference in float32 with Gram degrees.",
         "layers.c",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +13,10 @@ from ohmformer.transformer.trace import Trace
 
 if TYPE_CHECKING:
     from ohmformer.solve.plan import Plan
+
+
+TOL = 1e-6
+"""The tolerance of questions that do not say one."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,13 @@ class Answer:
     """Which engine was chosen for which graphs, and why, where linear systems were solved."""
     labels: Sequence[Hashable] | None = None
     """What the nodes are called, where the graph came with labels."""
+    error: float | None = None
+    """Of potentials and flows ``|phi - phi*|_L / |phi*|_L`` of the worst demand on the worst graph, the error of the flow;
+    of resistances the largest relative error of any. None where there is no such number."""
+    error_kind: Literal["bound", "estimate"] | None = None
+    """Whether ``error`` is proved, rounding included, or estimated, leaning to the high side."""
+    rounded: bool = False
+    """Whether the potentials are right to the last bit of float64, so that no smaller error can be had."""
 
 
 A = TypeVar("A", bound=Answer)
@@ -75,7 +86,9 @@ def join(answers: Sequence[A], value: Any) -> A:
     if len(answers) == 1:
         return replace(answers[0], value=value)
     worst = max(answers, key=lambda a: a.residual if a.residual == a.residual else float("inf"))
-    bounds = [a.bound for a in answers]
+    bounds, errors = [a.bound for a in answers], [a.error for a in answers]
+    error = None if None in errors else max(e for e in errors if e is not None)
+    kinds = {a.error_kind for a in answers}
     return replace(
         worst,
         value=value,
@@ -84,12 +97,21 @@ def join(answers: Sequence[A], value: Any) -> A:
         bound=None if None in bounds else max(b for b in bounds if b is not None),
         note="; ".join(dict.fromkeys(a.note for a in answers if a.note and a.method != "none")),
         stopped=any(a.stopped for a in answers),
+        error=error,
+        error_kind=None if error is None else "estimate" if "estimate" in kinds else "bound",
+        rounded=any(a.rounded for a in answers),
     )
 
 
 def check_reached(answer: A, tol: float) -> A:
-    """``answer`` if it is as good as was asked or was stopped on purpose, else a ValueError: what can be reached."""
-    if not answer.residual <= tol and not answer.stopped:
+    """``answer`` if it is as good as was asked or was stopped on purpose, else a ValueError: what can be reached.
+
+    Where resistances range so far that potentials in float64 cannot have a residual of ``tol``, an error of ``tol`` will do;
+    where they cannot have that either, potentials that are right to the last bit, unless less than :data:`TOL` was asked.
+    """
+    reached = answer.residual <= tol or (answer.error is not None and answer.error <= tol)
+    reached = reached or (answer.rounded and tol >= TOL)
+    if not reached and not answer.stopped:
         raise ValueError(
             f"asked for a residual of {tol:.1e}, but {answer.method} reaches {answer.residual:.1e} on this graph "
             f"in {_dtype(answer.value)}; pass a larger tol"

@@ -71,7 +71,7 @@ CACHE = 2**22
 BEYOND_CACHE = 2**18
 """Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
 
-CLASSICAL = ("lapack", "sparse LU", "multigrid")
+CLASSICAL = ("sparse LU", "multigrid")
 """Engines that are taken where nothing else would do."""
 INSTEAD_OF_LAYERS = ("elimination", *CLASSICAL)
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct", "multigrid")
@@ -134,11 +134,13 @@ def make_plan(graph: Graph, demands: int, tol: float, method: str = "auto", trac
     small = sizes <= SMALL if method == "auto" else np.full(len(sizes), method == "cubing")
     in_c = small & fits_kernel(graph) if small.any() else small
     why = "asked for" if method == "cubing" else f"at most {SMALL} nodes"
+    stiff = small & ~in_float32(graph.scaled_spectral_bounds()) if method == "auto" and not in_c.all() else ~small & False
     parts = [
         _cubing(graph, which, demands, native=chosen is in_c, reason=why)
-        for chosen in (in_c, small & ~in_c)
+        for chosen in (in_c, small & ~in_c & ~stiff)
         for which in _numbers(graph, chosen)
     ]
+    parts += [_classical(graph, which, f"{why}, ill-conditioned") for which in _numbers(graph, stiff)]
     alone = ~small & (sizes > TOGETHER)
     others = [*_numbers(graph, ~small & ~alone), *(torch.tensor([i], device=graph.device) for i in np.nonzero(alone)[0])]
     if len(others) == 1 and not parts:
@@ -238,9 +240,9 @@ def panel_width(nodes: int) -> int:
 
 
 def _classical(graph: Graph, which: Tensor | None, reason: str) -> Part:
-    """LAPACK for small graphs, then a sparse factorisation, or for many nodes multigrid."""
-    many = graph.num_nodes > MANY_NODES and find_spec("pyamg")
-    name = "lapack" if graph.width <= SMALL else "multigrid" if many else "sparse LU"
+    """A sparse factorisation, or for many nodes multigrid."""
+    many = graph.width > MANY_NODES and find_spec("pyamg")
+    name = "multigrid" if many else "sparse LU"
     return Part(which, name, False, torch.float64, 1 if many else 64, reason)
 
 

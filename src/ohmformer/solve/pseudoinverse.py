@@ -95,7 +95,9 @@ def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
     """``L^+ psi`` without gradient: every part of the batch by its engine, the answers side by side."""
     made = make_plan(graph, psi.shape[1], request.tol, request.method, request.trace)
     if not psi.any():
-        return Answer(torch.zeros_like(psi), "none", 0, 0.0, 0.0, note="nothing is demanded", plan=made)
+        return Answer(
+            torch.zeros_like(psi), "none", 0, 0.0, 0.0, note="nothing is demanded", plan=made, error=0.0, error_kind="bound"
+        )
     if len(made.parts) == 1:
         answer, part = _solve_part(graph, psi, made.parts[0], request)
         return replace(answer, plan=Plan((part,), graph.num_graphs))

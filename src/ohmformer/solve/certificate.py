@@ -1,0 +1,96 @@
+"""What an answer is worth: its residual ``r = psi - L phi``, and its error in energy norm.
+
+The error of potentials is ``|phi - phi*|_L / |phi*|_L``, which is that of their flow: the heat of the wrong current over the
+heat of the right one, under a root. As ``L (phi* - phi) = r``, it takes the norm of ``L^+ r``, which every engine bounds or
+estimates in its own way. Rounding is included: a flow ``(phi_u - phi_v) / r_e`` is right to rounding itself, and what flows
+into a node is summed without loss, so that the residual lacks no more than a flow that is wrong by ``2 eps`` on every edge.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.graph import Graph
+
+EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What potentials leave of demands, and how much energy they have; in float64."""
+
+    left: Float[Tensor, "nodes k"]
+    """``psi - L phi``, centred on every component."""
+    energy: Float[Tensor, "graphs k"]
+    """``|phi|_L^2``."""
+    residual: float
+    """``|psi - L phi| / |psi|`` of the worst demand on the worst graph."""
+
+    def error(self, norm: Float[Tensor, "graphs k"]) -> float:
+        """The error of the worst demand on the worst graph, if ``norm`` is that of ``L^+ left``, or more."""
+        size = self.energy.sqrt()
+        wrong = norm + 2 * EPS * size
+        found = torch.where(wrong > 0, wrong / (size - wrong).clamp(min=0), 0.0)
+        return float(found.nan_to_num(nan=math.inf).max()) if found.numel() else 0.0
+
+
+def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measured:
+    """Take the residual and the energy of potentials on the graph itself, by differences over its edges."""
+    left, phi = psi.detach().double().clone(), phi.detach().double()
+    energy = torch.empty_like(left)
+    for some in range(0, left.shape[1], 16):  # never as wide as edges x demands
+        part = slice(some, some + 16)
+        left[:, part], energy[:, part] = _by_edges(graph, phi[:, part].contiguous(), left[:, part].contiguous())
+    gap, size = sum_over_graphs(graph, left.square()), sum_over_graphs(graph, psi.detach().double().square())
+    worst = torch.where(size > 0, gap / torch.where(size > 0, size, 1.0), gap)
+    residual = math.sqrt(float(worst.nan_to_num(nan=math.inf).max())) if worst.numel() else 0.0
+    return Measured(graph.center(left), sum_over_graphs(graph, energy), residual)
+
+
+def sum_over_graphs(graph: Graph, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
+    """The sums of the rows of every graph."""
+    if graph.num_graphs == 1:
+        return x.sum(0, keepdim=True)
+    return x.new_zeros(graph.num_graphs, x.shape[1]).index_add_(0, graph.batch, x)
+
+
+def energy_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
+    """``|phi|_L``."""
+    return measure(graph, phi, torch.zeros_like(phi)).energy.sqrt()
+
+
+def rounding_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
+    """By how much, in energy norm, rounding may have moved potentials in float64: half the last bit at every node."""
+    tail, head = graph.edge_index
+    bit = phi.detach().double().abs().log2().floor().exp2() * (EPS / 2)
+    norm = phi.new_zeros(graph.num_graphs, phi.shape[1], dtype=torch.float64)
+    for out, x in zip(norm.split(16, dim=1), bit.split(16, dim=1), strict=True):
+        out.index_add_(0, graph.batch[tail], (x[tail] + x[head]).square() / graph.resistance.detach()[:, None])
+    return norm.sqrt()
+
+
+def _by_edges(graph: Graph, phi: Float[Tensor, "n k"], psi: Float[Tensor, "n k"]) -> tuple[Tensor, Tensor]:
+    """``psi - L phi`` and the energy of the edges that begin at every node; sums at a node are exact but for ``eps^2``."""
+    resistance, rest, energy = graph.resistance.detach().double(), torch.zeros_like(psi), torch.zeros_like(psi)
+    tail, head = graph.edge_index
+    if native.active() is not None and graph.device.type == "cpu":
+        edges = tail.contiguous(), head.contiguous(), resistance.contiguous()
+        native.call("ohm_measure", *psi.shape[:1], graph.num_edges, psi.shape[1], *edges, phi, psi, rest, energy)
+        return psi, energy
+    drop = phi[tail] - phi[head]
+    flow = drop / resistance[:, None]
+    ends, terms = torch.cat([tail, head]), torch.cat([-flow, flow])
+    largest = psi.abs().scatter_reduce_(0, ends[:, None].expand_as(terms), terms.abs(), "amax")
+    # multiples of the last bit of a power of two that no sum exceeds add up without rounding; what they lack is small
+    bits = torch.bincount(ends, minlength=len(psi)).add(2).log2().ceil() + 1
+    above = (largest.log2().ceil() + bits[:, None]).exp2()
+    coarse, base = (above[ends] + terms) - above[ends], (above + psi) - above
+    whole = base.index_add(0, ends, coarse)
+    left = whole + (psi - base).index_add_(0, ends, terms - coarse)
+    return left, energy.index_add_(0, tail, drop * flow)
