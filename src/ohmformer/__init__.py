@@ -19,6 +19,7 @@ from ohmformer import _moved
 if TYPE_CHECKING:
     from ohmformer import constructions, exact, native
     from ohmformer.graph import Graph, Spectrum, circuit, families
+    from ohmformer.graph.memory import forget
     from ohmformer.solve import (
         Answer,
         effective_resistance,
@@ -49,6 +50,7 @@ __all__ = [
     "electric_flow",
     "exact",
     "families",
+    "forget",
     "harmonic",
     "heat_kernel",
     "kirchhoff_index",
@@ -68,6 +70,7 @@ _MODULES = {
 }
 _ROOMS = {
     "graph": ["Graph", "Spectrum"],
+    "graph.memory": ["forget"],
     "solve": [
         "Answer",
         "effective_resistance",

@@ -1,10 +1,15 @@
 """Long work can be stopped, by what progress answers or by Ctrl-C, and gives the best so far with its residual."""
 
+import ctypes
+import signal
+from contextlib import suppress
+
 import pytest
 import torch
 
 import ohmformer as ohm
-from ohmformer import exact
+from ohmformer import Graph, exact, native
+from ohmformer.native import KERNELS, loader
 from ohmformer.solve.projections import projections
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
@@ -104,3 +109,106 @@ def test_an_embedding_that_is_stopped_lacks_the_columns_not_begun(large):
     assert answer.residual == 1.0
     assert answer.value[:, 0].any()
     assert not answer.value[:, -1].any()
+
+
+@pytest.fixture(scope="module")
+def grid():
+    node = torch.arange(300 * 300).view(300, 300)
+    pairs = [torch.stack([a.flatten(), b.flatten()], 1) for a, b in ((node[:, :-1], node[:, 1:]), (node[:-1], node[1:]))]
+    return Graph.from_edges(torch.cat(pairs))
+
+
+def demand(g):
+    psi = torch.zeros(g.num_nodes, 1, dtype=torch.float64)
+    psi[0], psi[-1] = 1.0, -1.0
+    return psi
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Presses Ctrl-C while a kernel runs on its thread."""
+    if native.active() is None:
+        pytest.skip("no kernels")
+    monkeypatch.setattr(loader, "OFTEN", 0.001)
+    pressed, work = [], loader.Library._run_beside
+
+    def during(name):
+        def run(library, function, values):
+            if function.func.__name__ != name or pressed:
+                return work(library, function, values)
+            with native.polled(lambda: pressed.append(name) or signal.raise_signal(signal.SIGINT)):
+                return work(library, function, values)
+
+        monkeypatch.setattr(loader.Library, "_run_beside", run)
+        return pressed
+
+    return during
+
+
+@pytest.mark.parametrize(
+    ("kernel", "ask"),
+    [
+        ("ohm_order", ohm.effective_resistance),
+        ("ohm_pattern", ohm.effective_resistance),
+        ("ohm_factorise", lambda g: ohm.potentials(g, demand(g), method="direct")),
+        ("ohm_select", ohm.effective_resistance),
+        ("ohm_eliminate", lambda g: ohm.potentials(g, demand(g))),
+        ("ohm_conjugate", lambda g: ohm.potentials(g, demand(g), tol=1e-10)),
+    ],
+)
+def test_ctrl_c_reaches_a_kernel_on_its_way_and_the_next_question_is_answered(grid, interrupted, kernel, ask):
+    ohm.forget(grid)
+    pressed = interrupted(kernel)
+    with suppress(KeyboardInterrupt):
+        assert ask(grid).stopped
+    assert pressed == [kernel]
+    assert ohm.potentials(grid, demand(grid), tol=1e-9).residual < 1e-9
+
+
+def test_every_long_kernel_ends_early_when_it_is_told_to(monkeypatch):
+    if native.active() is None:
+        pytest.skip("no kernels")
+    flag, work = ctypes.c_int32(0), loader.Library.call
+    ended = set()
+
+    def call(library, name, *values):
+        work(library, name, *values)
+        if KERNELS[name].long:
+            copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in values]
+            flag.value = 1
+            library.functions.stop_when(ctypes.byref(flag))
+            try:
+                with pytest.raises(native.Stopped):
+                    work(library, name, *copies)
+            finally:
+                library.functions.stop_when(None)
+            ended.add(name)
+
+    monkeypatch.setattr(loader.Library, "call", call)
+    g = random_graph(700, 2500)
+    ohm.potentials(g, demands_for(g), method="elimination")
+    ohm.effective_resistance(g, method="direct")
+    assert ended == {name for name, kernel in KERNELS.items() if kernel.long}
+
+
+def test_progress_can_stop_a_factorisation(grid, monkeypatch):
+    if native.active() is None:
+        pytest.skip("no kernels")
+    monkeypatch.setattr(loader, "OFTEN", 0.001)
+    ohm.forget(grid)
+    answer = ohm.potentials(grid, demand(grid), method="direct", progress=lambda layers, residual: True)
+    assert (answer.stopped, answer.residual, answer.layers) == (True, 1.0, 0)
+    assert ohm.potentials(grid, demand(grid), method="direct").residual < 1e-6
+
+
+def test_after_ctrl_c_the_other_graphs_of_a_batch_are_not_begun(large):
+    batch = Graph.collate([large, random_graph(5000, 20_000), random_graph(5001, 20_000)])
+    told = []
+
+    def interrupt(layers, residual):
+        told.append(layers)
+        raise KeyboardInterrupt
+
+    answer = ohm.potentials(batch, demands_for(batch), method="chebyshev", tol=1e-9, progress=interrupt)
+    assert (answer.stopped, answer.residual, told) == (True, 1.0, [10])
+    assert not answer.value[large.num_nodes :].any()

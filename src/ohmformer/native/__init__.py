@@ -9,6 +9,6 @@ None
 """
 
 from ohmformer.native.kernels import KERNELS, Kernel
-from ohmformer.native.loader import Library, active, available, call, describe, enable, used
+from ohmformer.native.loader import Library, Stopped, active, available, call, describe, enable, polled, used
 
-__all__ = ["KERNELS", "Kernel", "Library", "active", "available", "call", "describe", "enable", "used"]
+__all__ = ["KERNELS", "Kernel", "Library", "Stopped", "active", "available", "call", "describe", "enable", "polled", "used"]

@@ -1,7 +1,7 @@
 """The table of kernels: what each one answers for, what it takes, and how large its inputs may be.
 
-Every kernel is a C function in ``native/src`` whose first argument is a number of threads and which returns zero, or one if
-there is no memory. ``kernel.h`` repeats the limits for the compiler.
+Every kernel is a C function in ``native/src`` whose first argument is a number of threads and which returns zero, one if
+there is no memory, or two if it was told to end. ``kernel.h`` repeats the limits for the compiler.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ class Kernel:
         source: the file that holds it.
         arguments: the types of its arguments after the number of threads.
         limits: the largest inputs it is written for, by name; whoever calls it checks them.
+        long: whether it may take seconds, and then ends early if it is told to; its first argument is a number of nodes.
     """
 
     answers_for: str
     source: str
     arguments: tuple[type, ...]
     limits: Mapping[str, int] = field(default_factory=dict)
+    long: bool = False
 
 
 KERNELS: dict[str, Kernel] = {
@@ -71,29 +73,34 @@ KERNELS: dict[str, Kernel] = {
         "elimination.c",
         4 * WHOLE + 10 * ARRAY,
         {"edges": 2**30 - 1},
+        long=True,
     ),
     "ohm_conjugate": Kernel(
         "Steps of conjugate gradients on panels of up to 8 demands, with an approximate Cholesky factor.",
         "elimination.c",
         4 * WHOLE + 16 * ARRAY,
         {"demands": 8},
+        long=True,
     ),
     "ohm_order": Kernel(
         "An order of elimination of the nodes of a large graph by minimum degree, given up where it takes too much work.",
         "order.c",
         WHOLE + DOUBLE + 4 * ARRAY,
         {"entries": 2**31 - 1},
+        long=True,
     ),
     "ohm_pattern": Kernel(
         "The pattern of the factor of a Laplacian, nodes in the order of elimination, or how many entries it has.",
         "selected.c",
         2 * WHOLE + 6 * ARRAY,
         {"entries": 2**31 - 1},
+        long=True,
     ),
     "ohm_factorise": Kernel(
         "The factor of a Laplacian by elimination without subtractions, and its tangent.",
         "selected.c",
         WHOLE + 10 * ARRAY,
+        long=True,
     ),
     "ohm_sweep": Kernel(
         "Potentials of any number of demands from the factor of a Laplacian.",
@@ -104,6 +111,7 @@ KERNELS: dict[str, Kernel] = {
         "Effective resistances of all pairs on the pattern of the factor of a Laplacian, and their tangents.",
         "selected.c",
         WHOLE + 9 * ARRAY,
+        long=True,
     ),
     "ohm_measure": Kernel(
         "The residual psi - L phi, summed without loss, and the energy of phi, for any number of demands.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
 from ohmformer.native.kernels import KERNELS
@@ -23,7 +24,19 @@ INSTRUCTION_SETS = {"baseline": 1, "neon": 1, "avx2": 2, "avx512": 4}
 """Instruction sets from slowest to fastest, each with its bit in what the C function ``processor_sets`` returns."""
 NO_LIBRARY = "the package was built without a C compiler"
 
+STOPPED = 2
+"""What a kernel returns that was told to end."""
+LONG = 10_000
+"""Nodes from which on long kernels run on a thread of their own: it costs 0.1 ms, and they take longer."""
+OFTEN = 0.1
+"""Seconds between two looks at whether to end."""
+
+_poll: ContextVar[Callable[[], bool | None] | None] = ContextVar("ohmformer_poll", default=None)
 _chosen: ContextVar[str | None] = ContextVar("ohmformer_native", default=None)
+
+
+class Stopped(Exception):
+    """A kernel ended early, as :func:`polled` said so."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +55,34 @@ class Library:
             raise TypeError(f"expected {expected} arguments for {name}, got {len(values)}")
         if any(x.device.type != "cpu" for x in values if isinstance(x, torch.Tensor)):
             raise ValueError(f"expected tensors on the CPU for {name}, got some on another device")
-        plain = (x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values)
-        if getattr(self.functions, name)(torch.get_num_threads(), *plain):
+        plain = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values]
+        run = partial(getattr(self.functions, name), torch.get_num_threads(), *plain)
+        stoppable = KERNELS[name].long and values[0] >= LONG and (_poll.get() or current_thread() is main_thread())
+        failed = self._run_beside(run, values) if stoppable else run()
+        if failed == STOPPED:
+            raise Stopped(f"{name} was told to end")
+        if failed:
             raise MemoryError(f"expected memory for {name} of {values[0]} graphs or nodes, there is none")
+
+    def _run_beside(self, run: Callable[[], int], values: tuple[Any, ...]) -> int:
+        """Run a kernel on a thread of its own, so that this one hears of Ctrl-C and of :func:`polled`, and can end it."""
+        flag, done, poll, result = ctypes.c_int32(0), Event(), _poll.get(), []
+
+        def work(inputs: tuple[Any, ...] = values) -> None:  # which stay alive as long as the kernel runs
+            try:
+                self.functions.stop_when(ctypes.byref(flag))
+                result.append(run())
+            finally:
+                done.set()
+
+        Thread(target=work, daemon=True).start()
+        try:
+            while not done.wait(OFTEN):
+                flag.value |= bool(poll and poll())
+        finally:
+            flag.value |= not done.is_set()
+            done.wait()
+        return STOPPED if flag.value else result[0]
 
 
 def active() -> Library | None:
@@ -69,6 +107,16 @@ def used(name: str) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
+
+
+@contextmanager
+def polled(stop: Callable[[], bool | None]) -> Iterator[None]:
+    """Ask ``stop`` every 0.1 s while a long kernel runs inside the ``with``; if it says True the kernel ends, by Stopped."""
+    token = _poll.set(stop)
+    try:
+        yield
+    finally:
+        _poll.reset(token)
 
 
 def call(name: str, *values: Any) -> None:

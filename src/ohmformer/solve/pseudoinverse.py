@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.solve.answer import Answer, check_reached, join
 from ohmformer.solve.engines.base import Part, Problem, Progress
@@ -106,7 +108,9 @@ def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
         assert part.which is not None
         rows = graph.nodes.rows(part.which)
         mine = psi[rows]
-        if mine.any():
+        if mine.any() and answers and answers[-1].stopped:
+            answers.append(_nothing(mine, part))
+        elif mine.any():
             answer, part = _solve_part(part.of(graph), mine, part, request)
             value[rows] = answer.value
             answers.append(answer)
@@ -121,7 +125,7 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
     missing = chosen.supports(problem)
     if missing:
         raise ValueError(missing)
-    answer = chosen.run(problem)
+    answer = _run(chosen.run, problem)
     if request.method != "auto" or request.trace or answer.residual <= request.tol or answer.stopped:
         chosen_instead = request.method == "auto" and part.engine in INSTEAD_OF_LAYERS
         return check_reached(
@@ -130,7 +134,21 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
     reason = f"{answer.method} stopped at a residual of {answer.residual:.1e}"
     then = fallback(problem, reason)
     if then is not None:
-        other = engine(then, transformer=False).run(replace(problem, part=then, trace=False))
+        other = _run(engine(then, transformer=False).run, replace(problem, part=then, trace=False))
         if other.residual < answer.residual:
             answer, part = replace(other, note=reason), then
     return check_reached(answer, request.tol), part
+
+
+def _run(run: Callable[[Problem], Answer], problem: Problem) -> Answer:
+    """What an engine answers; nothing yet if it was stopped, by ``progress`` or Ctrl-C, before it had anything."""
+    progress = problem.progress
+    try:
+        with native.polled(lambda: progress(0, 1.0)) if progress else nullcontext():
+            return run(problem)
+    except (KeyboardInterrupt, native.Stopped):
+        return _nothing(problem.demands, problem.part)
+
+
+def _nothing(psi: Tensor, part: Part) -> Answer:
+    return Answer(torch.zeros_like(psi), part.engine, 0, 1.0, None, note="stopped early", stopped=True)

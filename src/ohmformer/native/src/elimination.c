@@ -220,7 +220,7 @@ EXPORT int ohm_eliminate(int64_t threads, int64_t nodes, int64_t edges, int64_t 
     int64_t entries = 0;
     uint64_t drawn = 0;
     begin[0] = 0;
-    for (int64_t s = 0; s < nodes; s++) {
+    for (int64_t s = 0; s < nodes && !STOPPED; s++) {
         const int32_t i = take(&queue), count = gather(i, node, end, list);
         if (entries + count > room) {
             entries = -1;
@@ -244,9 +244,10 @@ EXPORT int ohm_eliminate(int64_t threads, int64_t nodes, int64_t edges, int64_t 
         inverse[s] = count ? 1 / total : 0;
         begin[s + 1] = entries;
     }
+    free(node), free(end), free(list);
+    if (STOPPED) return WAS_STOPPED;
     for (int64_t e = 0; e < entries; e++) neighbour[e] = place[neighbour[e]];
     found[0] = entries;
-    free(node), free(end), free(list);
     return 0;
 }
 
@@ -316,7 +317,7 @@ INLINE void iterate(const Solve *a, const int width, int64_t panel) {
     double *size = a->size + width * panel, *product = a->product + width * panel;
     const double *goal = a->goal + width * panel;
     int64_t step = 0;
-    for (; step < a->steps; step++) {
+    for (; step < a->steps && !STOPPED; step++) {
         int open = 0;
         for (int c = 0; c < width; c++) open |= size[c] > goal[c];
         if (!open) break;
@@ -365,5 +366,5 @@ EXPORT int ohm_conjugate(int64_t threads, int64_t nodes, int64_t panels, int64_t
                          double *r, double *p, double *q, double *size, double *product, int64_t *done) {
     const Solve a = {nodes, width, steps, start, column, value, diagonal, begin, neighbour, share, inverse, goal,
                      x, r, p, q, size, product, done};
-    return share_out(threads, panels, 1, conjugate, &a);
+    return share_out(threads, panels, 1, conjugate, &a) ? 1 : STOPPED ? WAS_STOPPED : 0;
 }

@@ -27,6 +27,11 @@ typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 
+/* A number of the caller, nonzero once a long kernel is to end; each thread has its own, NULL if nobody will stop it. */
+extern _Thread_local const volatile int32_t *stop_flag;
+#define STOPPED (stop_flag && *stop_flag)
+#define WAS_STOPPED 2 /* what a kernel returns then; what it has written is worth nothing */
+
 /* Items first to last - 1 of a job, done by one thread; returns nonzero if there is no memory. */
 typedef int (*Work)(const void *arguments, int64_t first, int64_t last);
 

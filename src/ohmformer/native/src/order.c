@@ -142,6 +142,7 @@ static int eliminate(State *s, int64_t dense, double most, int32_t *order, doubl
     const int64_t n = s->nodes;
     int64_t left = n - dense, done = 0, lowest = 0, stamp = 1, marks = 0;
     while (left > 0) {
+        if (STOPPED) return WAS_STOPPED;
         while (s->head[lowest] < 0) lowest++;
         const int32_t p = s->head[lowest];
         unlink_node(s, p);

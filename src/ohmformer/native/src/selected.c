@@ -41,7 +41,7 @@ EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t most, const int32
     }
     memset(count, 0, nodes * sizeof *count);
     int64_t entries = 0;
-    for (int64_t i = 0; i < nodes && entries <= most; i++) {
+    for (int64_t i = 0; i < nodes && entries <= most && !STOPPED; i++) {
         seen[i] = (int32_t)i;
         for (int64_t e = start[i]; e < start[i + 1]; e++) {
             if (column[e] >= i) continue;
@@ -55,7 +55,7 @@ EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t most, const int32
     total[0] = (double)entries, total[1] = 0;
     for (int64_t k = 0; k < nodes; k++) total[1] += (double)count[k] * count[k];
     free(parent);
-    return 0;
+    return STOPPED ? WAS_STOPPED : 0;
 }
 
 /* ------------------------------------------------------------------------------------------------ the factor */
@@ -124,7 +124,7 @@ INLINE int factorise(const int dual, const Factor a) {
         return 1;
     }
     for (int64_t j = 0; j < n; j++) head[j] = -1;
-    for (int64_t j = 0, block = 0; j < n; j++) {
+    for (int64_t j = 0, block = 0; j < n && !STOPPED; j++) {
         if (j > 0 && !continues(a.first, a.row, j - 1)) block = j;
         for (int64_t e = a.start[j]; e < a.start[j + 1]; e++) {
             if (a.column[e] <= j) continue;
@@ -161,7 +161,7 @@ INLINE int factorise(const int dual, const Factor a) {
         }
     }
     free(head), free(at), free(sum);
-    return 0;
+    return STOPPED ? WAS_STOPPED : 0;
 }
 
 /* fraction and pivot <- the factor, on the pattern of ohm_pattern; with tangents of both if there is one of the conductances. */
@@ -260,7 +260,7 @@ INLINE int select_all(const int dual, const Selected a) {
         return 1;
     }
     double *r = matrix + 2 * most, *d_r = dual ? r + most * most : r;
-    for (int64_t b = n, begin; b > 0; b = begin) {
+    for (int64_t b = n, begin; b > 0 && !STOPPED; b = begin) {
         for (begin = b - 1; begin > 0 && continues(a.first, a.row, begin - 1);) begin--;
         const int32_t *rows = a.row + a.first[b - 1];
         const int64_t shared = a.first[b] - a.first[b - 1], stride = shared + b - begin;
@@ -284,7 +284,7 @@ INLINE int select_all(const int dual, const Selected a) {
         }
     }
     free(number), free(matrix);
-    return 0;
+    return STOPPED ? WAS_STOPPED : 0;
 }
 
 /* resistance <- effective resistances on the pattern of the factor, with their tangents if those of the factor are given;

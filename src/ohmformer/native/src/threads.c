@@ -18,6 +18,7 @@ typedef struct {
     Work work;
     const void *arguments;
     int64_t count, share;
+    const volatile int32_t *stop;
     atomic_llong next; /* the first item that nobody has taken */
     atomic_int failed;
     int64_t wanted; /* helpers that may still join */
@@ -30,10 +31,15 @@ static Job *current;
 static int64_t helpers;
 static int prepared_for_fork;
 
+_Thread_local const volatile int32_t *stop_flag;
+
+/* Kernels that this thread calls are to end as soon as *flag is nonzero. */
+EXPORT void stop_when(const volatile int32_t *flag) { stop_flag = flag; }
+
 static void take_shares(Job *job) {
     for (;;) {
         const int64_t first = atomic_fetch_add(&job->next, job->share);
-        if (first >= job->count) return;
+        if (first >= job->count || STOPPED) return;
         const int64_t last = first + job->share < job->count ? first + job->share : job->count;
         if (job->work(job->arguments, first, last)) atomic_store(&job->failed, 1);
     }
@@ -47,6 +53,7 @@ static void *help(void *unused) {
         Job *job = current;
         job->wanted--, job->inside++;
         pthread_mutex_unlock(&lock);
+        stop_flag = job->stop;
         take_shares(job);
         pthread_mutex_lock(&lock);
         if (!--job->inside) pthread_cond_broadcast(&left);
@@ -95,7 +102,7 @@ static int announce(Job *job) {
 
 int share_out(int64_t threads, int64_t count, int64_t share, Work work, const void *arguments) {
     const int64_t shares = (count + share - 1) / share, most = threads < shares ? threads : shares;
-    Job job = {.work = work, .arguments = arguments, .count = count, .share = share, .wanted = most - 1};
+    Job job = {.work = work, .arguments = arguments, .count = count, .share = share, .stop = stop_flag, .wanted = most - 1};
     const int announced_it = most > 1 && announce(&job);
     take_shares(&job);
     if (announced_it) {

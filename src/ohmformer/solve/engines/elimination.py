@@ -57,13 +57,14 @@ class EliminationEngine:
         demands = psi.detach().to("cpu", torch.float64)
         phi, watch, deepest = torch.zeros_like(demands), Watch(problem.progress), 0
         try:
-            found = factored(graph, in_c=problem.part.native)
-            for first in range(0, demands.shape[1], problem.part.panel):
-                part = slice(first, first + problem.part.panel)
-                deepest = max(deepest, _solve(host, found, demands[:, part], phi[:, part], problem.tol, watch))
-                if watch.stopped:
-                    break
-        except KeyboardInterrupt:
+            with native.polled(lambda: watch(0)):
+                found = factored(graph, in_c=problem.part.native)
+                for first in range(0, demands.shape[1], problem.part.panel):
+                    part = slice(first, first + problem.part.panel)
+                    deepest = max(deepest, _solve(host, found, demands[:, part], phi[:, part], problem.tol, watch))
+                    if watch.stopped:
+                        break
+        except (KeyboardInterrupt, native.Stopped):
             watch.stopped = True
         phi = graph.center(phi.to(psi))
         worst = relative_residual(graph, phi, psi)
@@ -149,7 +150,7 @@ def _conjugate_gradients(
             if watch(0) or steps < AT_ONCE or not size < torch.inf:
                 break
             best, without_gain = (size, 0) if size < best / 4 else (best, without_gain + 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, native.Stopped):
         watch.stopped = True
     return torch.cat([panel[place] for panel in state.x], dim=1)[:, :k], done
 
