@@ -5,7 +5,7 @@ Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and res
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
 :func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
-:func:`harmonic`.
+:func:`harmonic`, :func:`kron_reduce`.
 Weights: :mod:`ohmformer.constructions`, one class per lemma.
 
 Names are imported when they are first asked for, so that processes that only read molecules do not wait for torch.
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         harmonic,
         heat_kernel,
         kirchhoff_index,
+        kron_reduce,
         potentials,
         resistive_embedding,
         spectral_filter,
@@ -54,6 +55,7 @@ __all__ = [
     "harmonic",
     "heat_kernel",
     "kirchhoff_index",
+    "kron_reduce",
     "native",
     "plan",
     "potentials",
@@ -79,6 +81,7 @@ _ROOMS = {
         "harmonic",
         "heat_kernel",
         "kirchhoff_index",
+        "kron_reduce",
         "potentials",
         "resistive_embedding",
         "spectral_filter",

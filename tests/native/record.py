@@ -78,6 +78,7 @@ def ask_everything() -> None:
         ohm.potentials(large, psi, tol=1e-6, method="elimination")
     ohm.potentials(large, psi, method="direct")
     ohm.plan(Graph.from_edges([(i, i + 1) for i in range(600)]))
+    ohm.kron_reduce(large, range(0, 700, 7))
     learned = Graph.from_edges(large.edge_index.t(), resistance=large.resistance.clone().requires_grad_())
     ohm.effective_resistance(learned).value.square().sum().backward()
     batch = Graph.collate(small)

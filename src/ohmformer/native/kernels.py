@@ -92,14 +92,14 @@ KERNELS: dict[str, Kernel] = {
     "ohm_pattern": Kernel(
         "The pattern of the factor of a Laplacian, nodes in the order of elimination, or how many entries it has.",
         "selected.c",
-        2 * WHOLE + 6 * ARRAY,
+        3 * WHOLE + 6 * ARRAY,
         {"entries": 2**31 - 1},
         long=True,
     ),
     "ohm_factorise": Kernel(
         "The factor of a Laplacian by elimination without subtractions, and its tangent.",
         "selected.c",
-        WHOLE + 10 * ARRAY,
+        2 * WHOLE + 10 * ARRAY,
         long=True,
     ),
     "ohm_sweep": Kernel(
@@ -110,7 +110,7 @@ KERNELS: dict[str, Kernel] = {
     "ohm_select": Kernel(
         "Effective resistances of all pairs on the pattern of the factor of a Laplacian, and their tangents.",
         "selected.c",
-        WHOLE + 9 * ARRAY,
+        2 * WHOLE + 9 * ARRAY,
         long=True,
     ),
     "ohm_measure": Kernel(

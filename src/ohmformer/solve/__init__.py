@@ -4,12 +4,13 @@ Every answer says what it is worth: ``residual`` is measured, ``bound`` is prove
 how it was made, ``plan`` which engine was chosen for which graphs and why.
 """
 
-from ohmformer.solve.answer import Answer, EigenAnswer, FlowAnswer
+from ohmformer.solve.answer import Answer, EigenAnswer, FlowAnswer, GraphAnswer
 from ohmformer.solve.dirichlet import harmonic
 from ohmformer.solve.flow import electric_flow, potentials
 from ohmformer.solve.functions import heat_kernel, spectral_filter
 from ohmformer.solve.plan import Plan
 from ohmformer.solve.projections import resistive_embedding
+from ohmformer.solve.reduction import kron_reduce
 from ohmformer.solve.resistance import effective_resistance, kirchhoff_index
 from ohmformer.solve.spectra import eigenvectors
 
@@ -17,6 +18,7 @@ __all__ = [
     "Answer",
     "EigenAnswer",
     "FlowAnswer",
+    "GraphAnswer",
     "Plan",
     "effective_resistance",
     "eigenvectors",
@@ -24,6 +26,7 @@ __all__ = [
     "harmonic",
     "heat_kernel",
     "kirchhoff_index",
+    "kron_reduce",
     "potentials",
     "resistive_embedding",
     "spectral_filter",

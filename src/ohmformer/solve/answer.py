@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import Tensor
 
-from ohmformer.graph import Spectrum
+from ohmformer.graph import Graph, Spectrum
 from ohmformer.transformer.trace import Trace
 
 if TYPE_CHECKING:
@@ -78,6 +78,19 @@ class EigenAnswer(Answer):
     @property
     def vectors(self) -> Tensor:
         """The eigenvectors as columns, ``(nodes, k)``."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class GraphAnswer(Answer):
+    """A graph made of another one: ``value`` is a :class:`~ohmformer.graph.Graph`."""
+
+    kept: Tensor = field(kw_only=True)
+    """By number, the edges (:func:`sparsify`) or nodes (:func:`kron_reduce`) of the given graph that are in this one."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
         return self.value
 
 

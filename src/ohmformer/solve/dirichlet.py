@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +27,7 @@ from torch import Tensor
 
 from ohmformer.graph import Graph
 from ohmformer.graph.labelled import LabelledGraph, as_graph
+from ohmformer.graph.memory import recall
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance
 from ohmformer.solve.engines.base import Progress, residual
 from ohmformer.solve.plan import METHODS
@@ -197,15 +197,9 @@ class Grounded:
 
 def _grounded(graph: Graph, nodes: Int[Tensor, " fixed"]) -> Grounded:
     """The graph with these nodes at one place a component, kept for the next question with the same ones."""
-    kept, resistance = _KEPT.get(graph), graph.resistance.detach().double()
     fixed = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
     fixed[nodes] = True
-    if kept is not None and torch.equal(kept[0], fixed) and torch.equal(kept[1], resistance):
-        return kept[2]
-    with torch.inference_mode(False):
-        made = _contract(graph, fixed)
-        _KEPT[graph] = fixed.clone(), resistance.clone(), made
-    return made
+    return recall(graph, ("grounded", fixed.cpu().numpy().tobytes()), lambda: _contract(graph, fixed))
 
 
 def _contract(graph: Graph, fixed: Bool[Tensor, " nodes"]) -> Grounded:
@@ -229,9 +223,6 @@ def _contract(graph: Graph, fixed: Bool[Tensor, " nodes"]) -> Grounded:
     weight = graph.resistance.detach()[inner].double()
     contracted = Graph(ends[:, inner], weight, batch, graph.num_graphs, graph.batched)
     return Grounded(contracted, place, free, ground[component[free]], inner)
-
-
-_KEPT: WeakKeyDictionary[Graph, tuple[Tensor, Tensor, Grounded]] = WeakKeyDictionary()
 
 
 # ---------------------------------------------------------------------------------------------------- the solve

@@ -2,6 +2,7 @@
 
 For every node the factor lists its neighbours at the time of its elimination, and the fractions of its conductance that lead
 to them; ``native/src/selected.c`` says more. The last node of a component is its ground. Graphs of a batch share a factor.
+Some nodes may be kept: they come last, and in their columns are the conductances between them that the others leave.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from scipy.sparse import coo_array
+from jaxtyping import Bool, Float, Int
+from scipy.sparse import coo_array, csr_array, triu
 from torch import Tensor
 
 from ohmformer import native
@@ -52,6 +53,8 @@ class Pattern:
     """Their rows, ascending."""
     work: float
     """The sum of squared column counts."""
+    eliminated: int
+    """Nodes that are eliminated; those after them are kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +68,16 @@ class Factor:
     d_pivot: Float[Tensor, " nodes"] | None = None
 
     def solve(self, demands: Float[np.ndarray, "nodes k"]) -> Float[np.ndarray, "nodes k"]:
-        """Potentials of demands that sum to zero on every component, zero at its ground."""
+        """Potentials of demands that sum to zero on every component, zero at its ground; or zero at nodes that are kept."""
         pattern = self.pattern
+        first = pattern.first.clamp(max=int(pattern.first[pattern.eliminated]))  # without the columns of kept nodes
         x = torch.as_tensor(np.ascontiguousarray(demands[pattern.order], dtype=np.float64))
         if native.active() is None:
-            found = factor_numpy.sweep(*(a.numpy() for a in (pattern.first, pattern.row, self.fraction, self.pivot, x)))
+            found = factor_numpy.sweep(*(a.numpy() for a in (first, pattern.row, self.fraction, self.pivot, x)))
         else:
             for some in range(0, x.shape[1], 16):  # a row of so many is two lines of the cache
                 part = x[:, some : some + 16].contiguous()
-                arrays = pattern.first, pattern.row, self.fraction, self.pivot, part
+                arrays = first, pattern.row, self.fraction, self.pivot, part
                 native.call("ohm_sweep", len(x), part.shape[1], *arrays)
                 x[:, some : some + 16] = part
             found = x.numpy()
@@ -87,6 +91,17 @@ def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
     """
     in_c, limits = native.active() is not None, BEARABLE if limits is None else limits
     return recall(graph, ("pattern", in_c, limits), lambda: _pattern(graph, limits, in_c), weighted=False)
+
+
+def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
+    """The factor of the nodes that are not kept, found again for the next question; None if it would be too large."""
+    in_c = native.active() is not None
+
+    def make() -> Factor | None:
+        pattern = _pattern(graph, BEARABLE, in_c, kept)
+        return None if pattern is None else factorise(graph, pattern)
+
+    return recall(graph, ("partial factor", in_c, kept.tobytes()), make)
 
 
 def prepared(graph: Graph) -> Factor | None:
@@ -104,7 +119,8 @@ def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges
     moved = None if tangent is None else _by_rows(graph, tangent, pattern.rank)[2]
     nodes, entries = graph.num_nodes, len(pattern.row)
     if native.active() is None:
-        found = factor_numpy.factorise(start, column, value, moved, pattern.first.numpy(), pattern.row.numpy())
+        where = pattern.first.numpy(), pattern.row.numpy(), pattern.eliminated
+        found = factor_numpy.factorise(start, column, value, moved, *where)
         fraction, pivot, d_fraction, d_pivot = (None if a is None else torch.as_tensor(a) for a in found)
         assert fraction is not None
         assert pivot is not None
@@ -113,15 +129,24 @@ def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges
     d_fraction, d_pivot = (None, None) if moved is None else (torch.empty_like(fraction), torch.empty_like(pivot))
     given = [None if a is None else torch.as_tensor(a) for a in (start, column, value, moved)]
     found = pattern.first, pattern.row, fraction, d_fraction, pivot, d_pivot
-    native.call("ohm_factorise", nodes, *given, *found)
+    native.call("ohm_factorise", nodes, pattern.eliminated, *given, *found)
     return Factor(pattern, fraction, pivot, d_fraction, d_pivot)
 
 
 def _by_rows(
-    graph: Graph, numbers: Float[np.ndarray, " edges"], rank: Int[np.ndarray, " nodes"] | None
+    graph: Graph,
+    numbers: Float[np.ndarray, " edges"],
+    rank: Int[np.ndarray, " nodes"] | None,
+    without: Bool[np.ndarray, " nodes"] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of edges as a symmetric matrix in CSR, nodes in the given order, parallel edges added up."""
+    """Numbers of edges as a symmetric matrix in CSR, nodes in the given order, parallel edges added up.
+
+    ``without`` some nodes, the edges at them are left out.
+    """
     tail, head = graph.edge_index.cpu().numpy()
+    if without is not None:
+        some = ~(without[tail] | without[head])
+        tail, head, numbers = tail[some], head[some], numbers[some]
     if rank is not None:
         tail, head = rank[tail], rank[head]
     tail, head = tail.astype(np.int32), head.astype(np.int32)
@@ -130,33 +155,66 @@ def _by_rows(
     return matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data
 
 
-def _pattern(graph: Graph, limits: Limits, in_c: bool) -> Pattern | None:
+def _pattern(graph: Graph, limits: Limits, in_c: bool, kept: Bool[np.ndarray, " nodes"] | None = None) -> Pattern | None:
     """Order the nodes, and count and list the entries of the factor, unless they are too many."""
     if 2 * graph.num_edges > native.KERNELS["ohm_order"].limits["entries"]:
         return None
-    start, column, _ = _by_rows(graph, np.ones(graph.num_edges), None)
+    nodes, ones = graph.num_nodes, np.ones(graph.num_edges)
+    eliminated = nodes if kept is None else nodes - int(kept.sum())
     if not in_c:
-        found = factor_numpy.order_and_pattern(start, column, limits.work_in_python)
-        return None if found is None else _numbered(*found)
-    nodes, work = graph.num_nodes, torch.zeros(2, dtype=torch.float64)
+        start, column, _ = _by_rows(graph, ones, None)
+        found = factor_numpy.order_and_pattern(start, column, limits.work_in_python, kept)
+        return None if found is None else _numbered(*found, eliminated)
+    start, column, _ = _by_rows(graph, ones, None, without=kept)
+    work = torch.zeros(2, dtype=torch.float64)
     order, count = torch.empty(nodes, dtype=torch.int32), torch.empty(nodes, dtype=torch.int32)
     native.call("ohm_order", nodes, limits.work, torch.as_tensor(start), torch.as_tensor(column), order, work)
     if work[0] > limits.work:
         return None
+    if kept is not None:
+        order = order[torch.as_tensor(kept)[order.long()].to(torch.int8).argsort(stable=True)]
     rank = np.empty(nodes, dtype=np.int32)
     rank[order.numpy()] = np.arange(nodes, dtype=np.int32)
-    rows = [torch.as_tensor(a) for a in _by_rows(graph, np.ones(graph.num_edges), rank)[:2]]
-    native.call("ohm_pattern", nodes, limits.entries, *rows, count, work, None, None)
+    rows = [torch.as_tensor(a) for a in _by_rows(graph, ones, rank)[:2]]
+    native.call("ohm_pattern", nodes, eliminated, limits.entries, *rows, count, work, None, None)
     if work[0] > limits.entries or work[1] > limits.work:
         return None
     first = torch.zeros(nodes + 1, dtype=torch.int64)
     first[1:] = count.cumsum(0)
     row = torch.empty(int(first[-1]), dtype=torch.int32)
-    native.call("ohm_pattern", nodes, limits.entries, *rows, count, work, first, row)
-    return Pattern(order.numpy(), rank, first, row, float(work[1]))
+    native.call("ohm_pattern", nodes, eliminated, limits.entries, *rows, count, work, first, row)
+    if eliminated < nodes:
+        more = _between_kept(first.numpy(), row.numpy(), rows[0].numpy(), rows[1].numpy(), eliminated, limits.entries)
+        if more is None:
+            return None
+        first[eliminated + 1 :] += torch.as_tensor(more[0])
+        row = torch.cat([row, torch.as_tensor(more[1])])
+    return Pattern(order.numpy(), rank, first, row, float(work[1]), eliminated)
 
 
-def _numbered(order: np.ndarray, first: np.ndarray, row: np.ndarray) -> Pattern:
+def _between_kept(
+    first: np.ndarray, row: np.ndarray, start: np.ndarray, column: np.ndarray, eliminated: int, most: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where the columns of kept nodes end, and their rows: pairs that are joined or have eliminated nodes between them.
+
+    Such nodes end in one whose neighbours at its elimination are all kept, and joins all of them.
+    """
+    kept = len(first) - 1 - eliminated
+    count = np.diff(first[: eliminated + 1])
+    last = np.nonzero((count > 0) & (row[np.minimum(first[:eliminated], max(len(row) - 1, 0))] >= eliminated))[0]
+    if float((count[last].astype(np.float64) ** 2).sum()) > 4.0 * most:
+        return None
+    entries = np.concatenate([np.arange(first[j], first[j + 1]) for j in last]) if len(last) else np.empty(0, np.int64)
+    shape = len(last), kept
+    ends = csr_array((np.ones(len(entries)), row[entries] - eliminated, np.append(0, np.cumsum(count[last]))), shape=shape)
+    own = csr_array((np.ones(len(column)), column, start), shape=(len(start) - 1,) * 2)[eliminated:, eliminated:]
+    pairs = csr_array(triu(ends.T @ ends + own, k=1))
+    pairs.sort_indices()
+    return pairs.indptr[1:].astype(np.int64), (pairs.indices + eliminated).astype(np.int32)
+
+
+def _numbered(order: np.ndarray, first: np.ndarray, row: np.ndarray, eliminated: int) -> Pattern:
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order), dtype=order.dtype)
-    return Pattern(order, rank, torch.as_tensor(first), torch.as_tensor(row), float((np.diff(first) ** 2.0).sum()))
+    work = float((np.diff(first) ** 2.0).sum())
+    return Pattern(order, rank, torch.as_tensor(first), torch.as_tensor(row), work, eliminated)

@@ -8,21 +8,26 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 STEP = 1e-100
 
 
 def order_and_pattern(
-    start: Int[np.ndarray, " nodes_and_one"], column: Int[np.ndarray, " entries"], most: float
+    start: Int[np.ndarray, " nodes_and_one"],
+    column: Int[np.ndarray, " entries"],
+    most: float,
+    kept: Bool[np.ndarray, " nodes"] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """An order of elimination by minimum degree, where columns of the factor begin, and their rows.
 
-    None as soon as the sum of squared column counts is above ``most``.
+    None as soon as the sum of squared column counts is above ``most``. Nodes that are kept come last; the rows of their
+    columns are those that they are joined to in the end.
     """
     nodes, work = len(start) - 1, 0.0
     joined = [set(column[start[i] : start[i + 1]].tolist()) for i in range(nodes)]
-    queue = [(len(joined[i]), i) for i in range(nodes)]
+    stays = np.zeros(nodes, dtype=bool) if kept is None else kept
+    queue = [(len(joined[i]), i) for i in range(nodes) if not stays[i]]
     heapq.heapify(queue)
     order, rank, columns = [], np.full(nodes, -1, dtype=np.int32), []
     while queue:
@@ -38,7 +43,12 @@ def order_and_pattern(
         for i in joined[p]:
             joined[i] |= joined[p]
             joined[i] -= {i, p}
-            heapq.heappush(queue, (len(joined[i]), i))
+            if not stays[i]:
+                heapq.heappush(queue, (len(joined[i]), i))
+    last = np.nonzero(stays)[0].tolist()
+    rank[last] = np.arange(len(order), nodes)
+    order += last
+    columns += [[i for i in joined[p] if i > p] for p in last]
     first = np.concatenate([[0], np.cumsum([len(c) for c in columns], dtype=np.int64)]).astype(np.int64)
     rows = [np.sort(rank[c]) for c in columns if c]
     row = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
@@ -52,8 +62,9 @@ def factorise(
     tangent: Float[np.ndarray, " neighbours"] | None,
     first: Int[np.ndarray, " nodes_and_one"],
     row: Int[np.ndarray, " entries"],
+    eliminated: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Fractions and pivots of the factor, and their tangents."""
+    """Fractions and pivots of the factor, and their tangents; conductances in the columns of kept nodes."""
     nodes = len(first) - 1
     number = value if tangent is None else value + 1j * STEP * tangent
     entries, pivot = np.zeros(len(row), dtype=number.dtype), np.zeros(nodes, dtype=number.dtype)
@@ -61,7 +72,7 @@ def factorise(
         own = slice(start[j], start[j + 1])
         later = column[own] > j
         entries[first[j] + np.searchsorted(row[first[j] : first[j + 1]], column[own][later])] += number[own][later]
-    for j in range(nodes):
+    for j in range(eliminated):
         rows, c = row[first[j] : first[j + 1]], entries[first[j] : first[j + 1]]
         pivot[j] = c.sum()
         if not len(rows):
@@ -100,13 +111,18 @@ def select(
     d_fraction: np.ndarray | None,
     pivot: np.ndarray,
     d_pivot: np.ndarray | None,
+    given: np.ndarray,
+    eliminated: int,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Effective resistances on the pattern, their tangents, and resistances between nodes and grounds."""
+    """Effective resistances on the pattern, their tangents, and resistances between nodes and grounds.
+
+    Those between kept nodes are given.
+    """
     nodes, f, d = len(first) - 1, fraction, pivot
     if d_fraction is not None and d_pivot is not None:
         f, d = fraction + 1j * STEP * d_fraction, pivot + 1j * STEP * d_pivot
-    resistance, ground = np.zeros(len(row), dtype=f.dtype), np.zeros(nodes, dtype=f.dtype)
-    for j in range(nodes - 1, -1, -1):
+    resistance, ground = given.astype(f.dtype), np.zeros(nodes, dtype=f.dtype)
+    for j in range(eliminated - 1, -1, -1):
         own = slice(first[j], first[j + 1])
         rows, part = row[own], f[own]
         if not len(rows):

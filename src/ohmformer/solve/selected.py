@@ -37,16 +37,18 @@ class Selected:
     """Between every node and the ground of its component, nodes in the order of elimination."""
 
     @classmethod
-    def of(cls, factor: Factor) -> Selected:
-        """The resistances, and their tangent if the factor has one."""
+    def of(cls, factor: Factor, between_kept: Float[Tensor, " entries"] | None = None) -> Selected:
+        """The resistances, and their tangent if the factor has one; those of kept nodes are given, on the whole pattern."""
         pattern = factor.pattern
         given = pattern.first, pattern.row, factor.fraction, factor.d_fraction, factor.pivot, factor.d_pivot
+        resistance = torch.zeros_like(factor.fraction) if between_kept is None else between_kept.clone()
         if native.active() is None:
-            found = factor_numpy.select(*(None if a is None else a.numpy() for a in given))  # pyright: ignore[reportArgumentType]
+            arrays: list[Any] = [None if a is None else a.numpy() for a in (*given, resistance)]
+            found = factor_numpy.select(*arrays, eliminated=pattern.eliminated)
             return cls(*(None if a is None else torch.as_tensor(a) for a in found))  # pyright: ignore[reportArgumentType]
-        resistance, ground = torch.empty_like(factor.fraction), torch.empty_like(factor.pivot)
+        ground = torch.empty_like(factor.pivot)
         tangent = None if factor.d_fraction is None else torch.empty_like(resistance)
-        native.call("ohm_select", len(ground), *given, resistance, tangent, ground)
+        native.call("ohm_select", len(ground), pattern.eliminated, *given, resistance, tangent, ground)
         return cls(resistance, tangent, ground)
 
 
@@ -87,7 +89,7 @@ def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"] | None:
 def _edges(graph: Graph, tol: float) -> Answer:
     factor = prepared(graph)
     assert factor is not None, "a bearable factor"
-    places = _edge_places(graph, factor.pattern)
+    places = edge_places(graph, factor.pattern)
     found = _selected(graph, factor).resistance[places]
     weight = graph.resistance.detach().cpu().double()
     rank = graph.num_nodes - graph.num_components
@@ -101,7 +103,7 @@ def _edges(graph: Graph, tol: float) -> Answer:
     return check_reached(Answer(value, METHOD, 0, gap, None, note=note), tol)
 
 
-def _edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
+def edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
     """Where the factor has the edges."""
     ends = np.sort(pattern.rank[graph.edge_index.cpu().numpy()].astype(np.int64), axis=0)
     first, nodes = pattern.first.numpy(), graph.num_nodes
@@ -149,5 +151,5 @@ class _EdgeResistances(torch.autograd.Function):
         assert pattern is not None, "a bearable factor"
         moved = Selected.of(factorise(graph, pattern, gradients[0].detach().cpu().double().numpy())).tangent
         assert moved is not None
-        by_conductance = moved[_edge_places(graph, pattern)].to(resistance.device, resistance.dtype)
+        by_conductance = moved[edge_places(graph, pattern)].to(resistance.device, resistance.dtype)
         return -by_conductance / resistance.square(), None, None, None

@@ -4,6 +4,7 @@
  * of j's conductance D_j, the sum of its c_ij, and two of them get f_ij c_kj more between them. The last node of a component has
  * no later neighbour and stays as its ground. Nothing is ever subtracted, so that fractions and conductances are
  * right to rounding whatever the range of resistances. A tangent, where one is given, is carried along by the rules of differentiation.
+ * Nodes from `eliminated` on, if there are any, are kept: the conductances between them that the others leave are in their columns.
  */
 #include "kernel.h"
 
@@ -11,13 +12,13 @@
 #include <string.h>
 
 /* parent[k] is the first row of column k of the factor below its diagonal, -1 if there is none. */
-static int tree(int64_t nodes, const int32_t *start, const int32_t *column, int32_t *parent) {
+static int tree(int64_t nodes, int64_t eliminated, const int32_t *start, const int32_t *column, int32_t *parent) {
     int32_t *root = malloc((nodes + 1) * sizeof *root);
     if (!root) return 1;
     for (int64_t i = 0; i < nodes; i++) {
         parent[i] = root[i] = -1;
         for (int64_t e = start[i]; e < start[i + 1]; e++) {
-            for (int32_t k = column[e], up; k < i && k >= 0; k = up) {
+            for (int32_t k = column[e], up; k < i && k < eliminated && k >= 0; k = up) {
                 up = root[k];
                 root[k] = (int32_t)i;
                 if (up < 0) parent[k] = (int32_t)i;
@@ -29,13 +30,13 @@ static int tree(int64_t nodes, const int32_t *start, const int32_t *column, int3
     return 0;
 }
 
-/* start and column: neighbours of every node, by rows. count[k] <- rows of column k of the factor; total <- their sum and the
- * sum of their squares. With `first`, where columns begin, rows are written too. Gives up above `most` entries. */
-EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t most, const int32_t *start, const int32_t *column, int32_t *count,
-                       double *total, const int64_t *first, int32_t *row) {
+/* start and column: neighbours of every node, by rows. count[k] <- rows of column k of the factor, none if k is kept; total <-
+ * their sum and the sum of their squares. With `first`, where columns begin, rows are written too. Gives up above `most` entries. */
+EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t eliminated, int64_t most, const int32_t *start,
+                       const int32_t *column, int32_t *count, double *total, const int64_t *first, int32_t *row) {
     (void)threads;
     int32_t *parent = malloc((2 * nodes + 1) * sizeof *parent), *seen = parent + nodes;
-    if (!parent || tree(nodes, start, column, parent)) {
+    if (!parent || tree(nodes, eliminated, start, column, parent)) {
         free(parent);
         return 1;
     }
@@ -45,7 +46,7 @@ EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t most, const int32
         seen[i] = (int32_t)i;
         for (int64_t e = start[i]; e < start[i + 1]; e++) {
             if (column[e] >= i) continue;
-            for (int32_t k = column[e]; seen[k] != i; k = parent[k]) {
+            for (int32_t k = column[e]; k < eliminated && seen[k] != i; k = parent[k]) {
                 if (first) row[first[k] + count[k]] = (int32_t)i;
                 count[k]++, entries++;
                 seen[k] = (int32_t)i;
@@ -61,7 +62,7 @@ EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t most, const int32
 /* ------------------------------------------------------------------------------------------------ the factor */
 
 typedef struct {
-    int64_t nodes;
+    int64_t nodes, eliminated;
     const int32_t *start, *column; /* conductances by rows, nodes in the order of elimination */
     const double *value, *tangent;
     const int64_t *first;
@@ -69,10 +70,10 @@ typedef struct {
     double *fraction, *d_fraction, *pivot, *d_pivot;
 } Factor;
 
-/* Whether columns k and k + 1 belong to one block: they have the same rows from k + 2 on. */
-static inline int continues(const int64_t *first, const int32_t *row, int64_t k) {
+/* Whether columns k and k + 1 belong to one block: both are eliminated, and they have the same rows from k + 2 on. */
+static inline int continues(int64_t eliminated, const int64_t *first, const int32_t *row, int64_t k) {
     const int64_t count = first[k + 1] - first[k];
-    return count > 0 && row[first[k]] == k + 1 && first[k + 2] - first[k + 1] == count - 1;
+    return count > 0 && k + 1 < eliminated && row[first[k]] == k + 1 && first[k + 2] - first[k + 1] == count - 1;
 }
 
 /* sum[row] += c f over so many rows, for a column of the factor and a number c that multiplies it. */
@@ -125,7 +126,7 @@ INLINE int factorise(const int dual, const Factor a) {
     }
     for (int64_t j = 0; j < n; j++) head[j] = -1;
     for (int64_t j = 0, block = 0; j < n && !STOPPED; j++) {
-        if (j > 0 && !continues(a.first, a.row, j - 1)) block = j;
+        if (j > 0 && !continues(a.eliminated, a.first, a.row, j - 1)) block = j;
         for (int64_t e = a.start[j]; e < a.start[j + 1]; e++) {
             if (a.column[e] <= j) continue;
             sum[a.column[e]] = a.value[e];
@@ -151,11 +152,11 @@ INLINE int factorise(const int dual, const Factor a) {
         if (dual) a.d_pivot[j] = d_pivot;
         for (int64_t e = begin; e < end; e++) {
             const int32_t i = a.row[e];
-            a.fraction[e] = sum[i] / pivot;
-            if (dual) a.d_fraction[e] = (d_sum[i] - a.fraction[e] * d_pivot) / pivot, d_sum[i] = 0;
+            a.fraction[e] = j < a.eliminated ? sum[i] / pivot : sum[i];
+            if (dual) a.d_fraction[e] = j < a.eliminated ? (d_sum[i] - a.fraction[e] * d_pivot) / pivot : d_sum[i], d_sum[i] = 0;
             sum[i] = 0;
         }
-        if (begin < end && !continues(a.first, a.row, j)) {
+        if (begin < end && j < a.eliminated && !continues(a.eliminated, a.first, a.row, j)) {
             begins[j] = (int32_t)block, at[j] = 0;
             link[j] = head[a.row[begin]], head[a.row[begin]] = (int32_t)j;
         }
@@ -165,11 +166,11 @@ INLINE int factorise(const int dual, const Factor a) {
 }
 
 /* fraction and pivot <- the factor, on the pattern of ohm_pattern; with tangents of both if there is one of the conductances. */
-EXPORT int ohm_factorise(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, const double *value,
-                         const double *tangent, const int64_t *first, const int32_t *row, double *fraction, double *d_fraction,
+EXPORT int ohm_factorise(int64_t threads, int64_t nodes, int64_t eliminated, const int32_t *start, const int32_t *column,
+                         const double *value, const double *tangent, const int64_t *first, const int32_t *row, double *fraction, double *d_fraction,
                          double *pivot, double *d_pivot) {
     (void)threads;
-    const Factor a = {nodes, start, column, value, tangent, first, row, fraction, d_fraction, pivot, d_pivot};
+    const Factor a = {nodes, eliminated, start, column, value, tangent, first, row, fraction, d_fraction, pivot, d_pivot};
     return tangent ? factorise(1, a) : factorise(0, a);
 }
 
@@ -208,7 +209,7 @@ EXPORT int ohm_sweep(int64_t threads, int64_t nodes, int64_t demands, const int6
  */
 
 typedef struct {
-    int64_t nodes;
+    int64_t nodes, eliminated;
     const int64_t *first;
     const int32_t *row;
     const double *fraction, *d_fraction, *pivot, *d_pivot;
@@ -260,8 +261,9 @@ INLINE int select_all(const int dual, const Selected a) {
         return 1;
     }
     double *r = matrix + 2 * most, *d_r = dual ? r + most * most : r;
-    for (int64_t b = n, begin; b > 0 && !STOPPED; b = begin) {
-        for (begin = b - 1; begin > 0 && continues(a.first, a.row, begin - 1);) begin--;
+    for (int64_t j = a.eliminated; j < n; j++) a.ground[j] = 0;
+    for (int64_t b = a.eliminated, begin; b > 0 && !STOPPED; b = begin) {
+        for (begin = b - 1; begin > 0 && continues(a.eliminated, a.first, a.row, begin - 1);) begin--;
         const int32_t *rows = a.row + a.first[b - 1];
         const int64_t shared = a.first[b] - a.first[b - 1], stride = shared + b - begin;
         for (int64_t x = 0; x < shared; x++) number[rows[x]] = (int32_t)x + 1;
@@ -288,11 +290,11 @@ INLINE int select_all(const int dual, const Selected a) {
 }
 
 /* resistance <- effective resistances on the pattern of the factor, with their tangents if those of the factor are given;
- * ground <- the effective resistance of every node and the ground of its component */
-EXPORT int ohm_select(int64_t threads, int64_t nodes, const int64_t *first, const int32_t *row, const double *fraction,
-                      const double *d_fraction, const double *pivot, const double *d_pivot, double *resistance,
+ * ground <- the effective resistance of every node and the ground of its component. Between kept nodes resistances are given. */
+EXPORT int ohm_select(int64_t threads, int64_t nodes, int64_t eliminated, const int64_t *first, const int32_t *row,
+                      const double *fraction, const double *d_fraction, const double *pivot, const double *d_pivot, double *resistance,
                       double *d_resistance, double *ground) {
     (void)threads;
-    const Selected a = {nodes, first, row, fraction, d_fraction, pivot, d_pivot, resistance, d_resistance, ground};
+    const Selected a = {nodes, eliminated, first, row, fraction, d_fraction, pivot, d_pivot, resistance, d_resistance, ground};
     return d_fraction ? select_all(1, a) : select_all(0, a);
 }
