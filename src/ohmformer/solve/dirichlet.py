@@ -30,9 +30,11 @@ from ohmformer.graph.labelled import LabelledGraph, as_graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance
 from ohmformer.solve.engines.base import Progress, residual
+from ohmformer.solve.factor import keeping
 from ohmformer.solve.plan import METHODS
 from ohmformer.solve.pseudoinverse import Request, apply_pinv, solve
 
+METHOD = "elimination without subtractions"
 ROUNDS = 6
 """Corrections that are tried before a tolerance is said to be out of reach."""
 
@@ -194,6 +196,23 @@ class Grounded:
         off = torch.where(span > 0, worst * self.steps[:, None] / torch.where(span > 0, span, 1.0), 0.0)
         return float(off.nan_to_num(torch.inf, torch.inf).max()) if off.numel() else 0.0
 
+    def without_subtractions(self, demands: Float[Tensor, "places k"]) -> tuple[Float[Tensor, "places k"], float]:
+        """Potentials against the ground of demands that are not negative but there, and their relative error at most.
+
+        They come from sums, products and quotients of positive numbers alone. Eliminating a node with k neighbours rounds
+        the conductances it leaves by (k + 4) eps; potentials are quotients of sums over forests, with an edge for every one
+        of u free nodes that remain, so that they move by 2 u times as much. Sweeps round every entry of the factor twice.
+        """
+        factor = keeping(self.graph, ~self.is_free.cpu().numpy())
+        if factor is None:
+            return demands, math.inf
+        free = torch.where(self.is_free[:, None], demands, 0.0)
+        found = torch.as_tensor(factor.solve(free.cpu().numpy()), device=demands.device)
+        count = factor.pattern.first.diff()[: factor.pattern.eliminated].double() + 4
+        remaining = torch.arange(len(count), 0, -1, dtype=torch.float64)
+        eps = torch.finfo(torch.float64).eps
+        return found, float(eps * (2 * (count * remaining).sum() + 4 * count.sum() + 4 * free.shape[0]))
+
 
 def _grounded(graph: Graph, nodes: Int[Tensor, " fixed"]) -> Grounded:
     """The graph with these nodes at one place a component, kept for the next question with the same ones."""
@@ -237,16 +256,19 @@ def _potentials(
     index = component[nodes][:, None].expand_as(known)
     low, high = (known.new_zeros(graph.num_components, k).scatter_reduce(0, index, known, way, include_self=False)
                  for way in ("amin", "amax"))  # fmt: skip
-    middle = low / 2 + high / 2
-    # currents from fixed nodes, whose values count from the middle of those on their component
     resistance = graph.resistance.double()[network.inner]
     tail, head = graph.edge_index[:, network.inner]
     from_tail, fixed = ~free[tail], ~(free[tail] & free[head])
     source, sink = torch.where(from_tail, tail, head)[fixed], torch.where(from_tail, head, tail)[fixed]
-    current = (given[source] - middle[component[source]]) / resistance[fixed][:, None]
-    grounded = network.graph
-    psi = values.new_zeros(grounded.num_nodes, k)
-    psi = psi.index_add(0, network.place[sink], current).index_add(0, network.place[source], -current)
+
+    def demands(base: Float[Tensor, "components k"]) -> Float[Tensor, "places k"]:
+        """Currents from fixed nodes, whose values count from a base on their component."""
+        current = (given[source] - base[component[source]]) / resistance[fixed][:, None]
+        psi = values.new_zeros(network.graph.num_nodes, k)
+        return psi.index_add(0, network.place[sink], current).index_add(0, network.place[source], -current)
+
+    base = low / 2 + high / 2
+    grounded, psi = network.graph, demands(base)
     if torch.is_grad_enabled() and resistance.requires_grad:
         grounded = replace(grounded, resistance=resistance)
     answer = apply_pinv(grounded, grounded.center(psi), request)
@@ -254,9 +276,15 @@ def _potentials(
     span[grounded.components[network.ground]] = (high - low)[component[free]]
     answer = _corrected(network, psi.detach(), span, answer, request)
     phi = answer.value
-    own = phi[network.place[free]] - phi[network.ground] + middle[component[free]]
+    own = phi[network.place[free]] - phi[network.ground] + base[component[free]]
+    if answer.residual > request.tol and not answer.stopped and request.method == "auto":
+        exact, error = network.without_subtractions(demands(low).detach())
+        if error < answer.residual:
+            own = own + (exact[network.place[free]] + low[component[free]] - own).detach()
+            answer = replace(answer, method=METHOD, residual=error, note=f"{answer.method} proved {answer.residual:.1e}")
     value = given.index_put((free.nonzero()[:, 0],), own)
-    return replace(answer, value=value.to(graph.dtype), bound=None)
+    error = answer.residual
+    return replace(answer, value=value.to(graph.dtype), bound=None, error=error, error_kind="bound", rounded=False)
 
 
 def _corrected(network: Grounded, psi: Tensor, span: Tensor, answer: Answer, request: Request) -> Answer:
