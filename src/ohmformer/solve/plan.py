@@ -134,7 +134,9 @@ def make_plan(graph: Graph, demands: int, tol: float, method: str = "auto", trac
     small = sizes <= SMALL if method == "auto" else np.full(len(sizes), method == "cubing")
     in_c = small & fits_kernel(graph) if small.any() else small
     why = "asked for" if method == "cubing" else f"at most {SMALL} nodes"
-    stiff = small & ~in_float32(graph.scaled_spectral_bounds()) if method == "auto" and not in_c.all() else ~small & False
+    stiff = (
+        small & ~in_float32(graph.scaled_spectral_bounds()) if method == "auto" and (small & ~in_c).any() else ~small & False
+    )
     parts = [
         _cubing(graph, which, demands, native=chosen is in_c, reason=why)
         for chosen in (in_c, small & ~in_c & ~stiff)
