@@ -25,12 +25,13 @@ def as_edge_index(edges: Iterable[Sequence[int]] | np.ndarray | Tensor) -> Int[T
     return edges.t().long()
 
 
-def check_weights(weight: Tensor, name: str) -> None:
-    """Raise a ValueError unless every weight and its reciprocal are positive and finite."""
-    bad = ~(torch.isfinite(weight) & (weight > 0) & torch.isfinite(weight.reciprocal()))
+def check_weights(weight: Tensor, name: str, *, signed: bool = False) -> None:
+    """Raise a ValueError unless every weight and its reciprocal are finite and, unless ``signed``, positive."""
+    size = weight.abs() if signed else weight
+    bad = ~(torch.isfinite(size) & (size > 0) & torch.isfinite(size.reciprocal()))
     if bad.any():
-        j = int(bad.nonzero()[0])
-        raise ValueError(f"expected every {name} positive and finite, edge {j} has {weight[j].item()} in {weight.dtype}")
+        j, kind = int(bad.nonzero()[0]), "finite and not zero" if signed else "positive and finite"
+        raise ValueError(f"expected every {name} {kind}, edge {j} has {weight[j].item()} in {weight.dtype}")
 
 
 def column(values: Tensor | None, name: str) -> Tensor:
@@ -42,8 +43,8 @@ def column(values: Tensor | None, name: str) -> Tensor:
     return values
 
 
-def as_resistance(edges: int, resistance: Any, conductance: Any) -> Float[Tensor, " edges"]:
-    """Return resistances from whichever kind of weight is given, ones if none is."""
+def as_resistance(edges: int, resistance: Any, conductance: Any, *, signed: bool = False) -> Float[Tensor, " edges"]:
+    """Return resistances from whichever kind of weight is given, ones if none is; negative ones only if ``signed``."""
     if resistance is not None and conductance is not None:
         raise ValueError("expected resistance= or conductance=, got both")
     name, given = ("resistance", resistance) if conductance is None else ("conductance", conductance)
@@ -56,7 +57,7 @@ def as_resistance(edges: int, resistance: Any, conductance: Any) -> Float[Tensor
         weight = weight.double()
     if tuple(weight.shape) != (edges,):
         raise ValueError(f"expected one {name} per edge, shape ({edges},), got {tuple(weight.shape)}")
-    check_weights(weight, name)
+    check_weights(weight, name, signed=signed)
     return weight if conductance is None else weight.reciprocal()
 
 

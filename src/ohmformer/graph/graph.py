@@ -72,15 +72,20 @@ class Graph(Layout):
         num_nodes: int | None = None,
         resistance: Weights | None = None,
         conductance: Weights | None = None,
+        signed: bool = False,
     ) -> Graph:
         """A graph from pairs ``(u, v)``, each undirected edge listed once; unit resistances unless weights are given.
+
+        With ``signed=True`` weights may be negative, as those of series capacitors are. Potentials and flow of such a graph
+        are solved for by ``method="direct"``; everything else refuses it.
 
         >>> Graph.from_edges([(0, 1), (1, 2), (2, 2)], conductance=[1.0, 2.0, 5.0], num_nodes=4)
         Graph(nodes=4, edges=2, components=2, self_loops_dropped=1)
         """
         index = as_edge_index(edges)
-        weight = as_resistance(index.shape[1], resistance, conductance)
-        return _assemble(index, weight, num_nodes)
+        weight = as_resistance(index.shape[1], resistance, conductance, signed=signed)
+        graph = _assemble(index, weight, num_nodes)
+        return replace(graph, signed=True) if signed and bool((graph.resistance < 0).any()) else graph
 
     @classmethod
     def from_pyg(
@@ -165,6 +170,7 @@ class Graph(Layout):
             num_graphs=int(starts[-1]),
             batched=True,
             self_loops_dropped=sum(g.self_loops_dropped for g in graphs),
+            signed=any(g.signed for g in graphs),
         )
 
     def split(self) -> list[Graph]:
@@ -177,7 +183,7 @@ class Graph(Layout):
             torch.zeros_like(self.batch).split(self.graph_sizes.tolist()),
             strict=True,
         )
-        return [Graph(*part) for part in parts]
+        return [Graph(*part, signed=self.signed) for part in parts]
 
     def select(self, which: Int[Tensor, " chosen"]) -> Graph:
         """A batch of some graphs of a batch, in the order of ``which``."""
@@ -186,7 +192,7 @@ class Graph(Layout):
         renumber[node] = torch.arange(len(node), device=self.device)
         mine = self.edges_of(which)
         batch = self.nodes.select(which).owner
-        return Graph(renumber[self.edge_index[:, mine]], self.resistance[mine], batch, len(which), True)
+        return Graph(renumber[self.edge_index[:, mine]], self.resistance[mine], batch, len(which), True, signed=self.signed)
 
     def edges_of(self, which: Int[Tensor, " chosen"]) -> Int[Tensor, " edges"]:
         """The numbers of the edges of some graphs of a batch, ascending."""
@@ -208,7 +214,7 @@ class Graph(Layout):
         """The same graph on another device or with resistances of another type."""
         resistance = self.resistance.to(device=device, dtype=dtype)
         if resistance.dtype != self.dtype:
-            check_weights(resistance, "resistance")
+            check_weights(resistance, "resistance", signed=self.signed)
         return replace(
             self, edge_index=self.edge_index.to(device=device), resistance=resistance, batch=self.batch.to(device=device)
         )
@@ -218,10 +224,20 @@ class Graph(Layout):
         tail = f", self_loops_dropped={self.self_loops_dropped}" if self.self_loops_dropped else ""
         return f"Graph({head}nodes={self.num_nodes}, edges={self.num_edges}, components={self.num_components}{tail})"
 
+    def check_positive(self) -> None:
+        """Raise a ValueError if a resistance is negative."""
+        if self.signed and bool((negative := self.resistance < 0).any()):
+            j = int(negative.nonzero()[0])
+            raise ValueError(
+                f"expected positive resistances, edge {j} has {self.resistance[j].item():g}; of a signed graph, potentials "
+                "and flow are solved for by method='direct', and nothing else is"
+            )
+
     # ------------------------------------------------------------------------------------------------ matrices
 
     def incidence(self) -> Float[Tensor, "*graphs width edges"]:
         """``B``, dense; in a batch, padded with zero rows and columns."""
+        self.check_positive()
         edge_graph, counts = self.edge_graph, self.edge_counts
         column = torch.arange(self.num_edges, device=self.device)
         if self.batched:
@@ -270,6 +286,7 @@ class Graph(Layout):
     @property
     def _resistance_bounds(self) -> np.ndarray:
         """For every component a number that no effective resistance within it exceeds; zero where there is no edge."""
+        self.check_positive()
         return recall(self, "bounds", lambda: resistance_bounds(*self._numpy(), self.components.cpu().numpy()))
 
     def _numpy(self) -> tuple[np.ndarray, np.ndarray]:

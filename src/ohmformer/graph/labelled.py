@@ -111,8 +111,8 @@ class NamedGraph(LabelledGraph):
     notes: tuple[str, ...] = ()
 
 
-def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None) -> LabelledGraph:
-    """Any of the forms above as a graph with labels.
+def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None, signed: bool = False) -> LabelledGraph:
+    """Any of the forms above as a graph with labels; one with negative resistances is refused unless ``signed``.
 
     Weights are given by keyword and never guessed: the name of an edge attribute for networkx and PyG, ``"entries"`` for a
     matrix, one number per edge for a list of edges. A :class:`Graph` has its own.
@@ -124,7 +124,10 @@ def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None) -> 
     if isinstance(graph, (Graph, LabelledGraph)):
         if resistance is not None or conductance is not None:
             raise ValueError("expected no resistance= or conductance= beside a Graph, which has its own")
-        return graph if isinstance(graph, LabelledGraph) else LabelledGraph(graph)
+        asked = graph if isinstance(graph, LabelledGraph) else LabelledGraph(graph)
+        if not signed:
+            asked.graph.check_positive()
+        return asked
     found = _read(graph, weights)
     return replace(found, graph=seen_before(found.graph))
 

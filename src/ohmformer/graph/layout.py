@@ -27,6 +27,8 @@ class Layout:
     batched: bool = False
     """Whether matrices carry a leading graph axis."""
     self_loops_dropped: int = 0
+    signed: bool = False
+    """Whether some resistances are negative."""
 
     # ------------------------------------------------------------------------------------------------ sizes
 

@@ -41,6 +41,8 @@ class Answer:
     """With ``trace=True``, the state after every layer."""
     plan: Plan | None = None
     """Which engine was chosen for which graphs, and why, where linear systems were solved."""
+    inertia: tuple[int, int, int] | None = None
+    """Of a graph with negative resistances, how many eigenvalues of L are positive, negative and zero; None if not known."""
     labels: Sequence[Hashable] | None = None
     """What the nodes are called, where the graph came with labels."""
     error: float | None = None

@@ -8,6 +8,7 @@ Linear systems are answered by
 | ``"chebyshev"`` | :class:`Chebyshev` on the same in CSR, see :mod:`.engines.chebyshev` | larger graphs, up to 300 layers |
 | ``"elimination"`` | approximate Cholesky and conjugate gradients, see :mod:`.engines.elimination` | deeper, few demands |
 | ``"direct"`` | LAPACK, a sparse factor, or pyamg for 100,000 nodes and more | whatever the others cannot reach |
+| | and ``L D L^T`` where resistances are negative, see :mod:`.engines.signed` | all such graphs |
 | ``"multigrid"`` | pyamg, if installed | |
 | ``"gradient-descent"``, ``"squaring"`` | Lemmas 1 and 4 as Transformers, up to 8,000 nodes | |
 
@@ -100,7 +101,7 @@ def _potentials(
     conductance: Any,
 ) -> tuple[Graph, Answer]:
     check_tolerance(tol, method, METHODS)
-    asked = as_graph(graph, resistance=resistance, conductance=conductance)
+    asked = as_graph(graph, resistance=resistance, conductance=conductance, signed=True)
     found, numbers = asked.with_signals(demands)
     psi = found.check_demands(numbers, center=center)
     return found, replace(apply_pinv(found, psi, Request(tol, method, progress, trace)), labels=asked.labels)

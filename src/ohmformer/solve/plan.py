@@ -71,7 +71,7 @@ CACHE = 2**22
 BEYOND_CACHE = 2**18
 """Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
 
-CLASSICAL = ("sparse LU", "multigrid")
+CLASSICAL = ("sparse LU", "multigrid", "LDL^T")
 """Engines that are taken where nothing else would do."""
 INSTEAD_OF_LAYERS = ("elimination", *CLASSICAL)
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct", "multigrid")
@@ -117,7 +117,8 @@ def plan(
     cubing
     """
     check_tolerance(tol, method, METHODS)
-    return make_plan(as_graph(graph, resistance=resistance, conductance=conductance).graph, demands, tol, method, trace)
+    asked = as_graph(graph, resistance=resistance, conductance=conductance, signed=True)
+    return make_plan(asked.graph, demands, tol, method, trace)
 
 
 def make_plan(graph: Graph, demands: int, tol: float, method: str = "auto", trace: bool = False) -> Plan:
@@ -126,6 +127,10 @@ def make_plan(graph: Graph, demands: int, tol: float, method: str = "auto", trac
         raise ValueError(
             "expected a graph on the CPU or on CUDA: MPS has no float64, which solving needs; use graph.to('cpu')"
         )
+    if graph.signed:
+        if trace or method not in ("auto", "direct"):
+            graph.check_positive()
+        return Plan((Part(None, "LDL^T", False, torch.float64, 64, "some resistances are negative"),), graph.num_graphs)
     if trace or method in ("gradient-descent", "squaring"):
         name = method if method in TRANSFORMERS else "cubing" if graph.width <= SMALL else "chebyshev"
         reason = "asked for" if method != "auto" else "a trace was asked for"

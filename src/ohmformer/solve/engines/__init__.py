@@ -7,6 +7,7 @@ from ohmformer.solve.engines.cubing import CubingEngine
 from ohmformer.solve.engines.direct import DirectEngine, by_multigrid, by_sparse_lu
 from ohmformer.solve.engines.elimination import EliminationEngine
 from ohmformer.solve.engines.lemmas import LemmaEngine
+from ohmformer.solve.engines.signed import SignedEngine
 
 ENGINES: dict[str, Engine] = {
     "cubing": CubingEngine(),
@@ -14,6 +15,7 @@ ENGINES: dict[str, Engine] = {
     "elimination": EliminationEngine(),
     "sparse LU": DirectEngine("sparse LU", by_sparse_lu),
     "multigrid": DirectEngine("multigrid", by_multigrid, "pyamg"),
+    "LDL^T": SignedEngine(),
 }
 """What a plan names."""
 TRANSFORMERS: dict[str, Engine] = {

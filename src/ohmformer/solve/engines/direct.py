@@ -69,7 +69,7 @@ def by_sparse_lu(graph: Graph) -> Apply:
     """``psi -> L^+ psi`` by our own factor, which is kept for the next question, or by SuperLU where that is too large."""
     factor = prepared(graph)
     if factor is None:
-        return _on_kept_nodes(graph, _factorised)
+        return on_kept_nodes(graph, _factorised)
 
     def apply(psi: Tensor) -> Tensor:
         found = factor.solve(psi.detach().double().cpu().numpy())
@@ -80,10 +80,10 @@ def by_sparse_lu(graph: Graph) -> Apply:
 
 def by_multigrid(graph: Graph) -> Apply:
     """``psi -> L^+ psi`` by pyamg's smoothed aggregation."""
-    return _on_kept_nodes(graph, _multigrid)
+    return on_kept_nodes(graph, _multigrid)
 
 
-def _on_kept_nodes(graph: Graph, prepare: Callable[[csc_array], Callable[[np.ndarray], np.ndarray]]) -> Apply:
+def on_kept_nodes(graph: Graph, prepare: Callable[[csc_array], Callable[[np.ndarray], np.ndarray]]) -> Apply:
     """Ground the first node of every component, solve on the others, and centre."""
     matrix, kept = _grounded(graph)
     solve = prepare(matrix)

@@ -1,0 +1,135 @@
+"""What of a power grid is in service, as a graph: reactances as resistances, as DC power flow sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ohmformer.graph.graph import Graph
+from ohmformer.graph.labelled import NamedGraph
+from ohmformer.graph.matpower import ISOLATED, REFERENCE, Case, read_case
+
+
+@dataclass(frozen=True, eq=False)
+class PowerGrid(NamedGraph):
+    """The buses and branches of a case that are in service; a branch of reactance x and tap t has the resistance x t.
+
+    Left out are buses of type 4, branches that are switched off or lead to such a bus, and branches with equal ends. The
+    graph is signed where reactances are negative.
+    """
+
+    case: Case = field(kw_only=True)
+    bus: Int[np.ndarray, " nodes"] = field(kw_only=True)
+    """The row of every node in ``case.bus``."""
+    branch: Int[np.ndarray, " edges"] = field(kw_only=True)
+    """The row of every edge in ``case.branch``."""
+    shift: Float[np.ndarray, " edges"] = field(kw_only=True)
+    """Angles of phase shifters, in radians."""
+    reference: Int[np.ndarray, " components"] = field(kw_only=True)
+    """The node of every component whose angle is given, and which makes up the balance."""
+
+    @classmethod
+    def of(cls, case: Case | Path | str) -> PowerGrid:
+        """The grid of a case, or of its file."""
+        case = case if isinstance(case, Case) else read_case(Path(case))
+        number = case.column("bus", "BUS_I")
+        bus = np.nonzero(case.column("bus", "BUS_TYPE") != ISOLATED)[0]
+        node = np.full(len(number), -1)
+        node[bus] = np.arange(len(bus))
+        tail, head = (node[rows_of(number, case.column("branch", end))] for end in ("F_BUS", "T_BUS"))
+        branch = np.nonzero((case.column("branch", "BR_STATUS") > 0) & (tail >= 0) & (head >= 0) & (tail != head))[0]
+        x, tap = case.column("branch", "BR_X")[branch], case.column("branch", "TAP")[branch]
+        reactance = x * np.where(tap == 0, 1.0, tap)
+        bad = np.nonzero((reactance == 0) | ~np.isfinite(reactance))[0]
+        if len(bad):
+            wrong = describe_branch(case, int(branch[bad[0]]))
+            raise ValueError(f"expected a reactance other than zero on every branch in service, {wrong} has {x[bad[0]]:g}")
+        ends = np.stack([tail[branch], head[branch]], axis=1)
+        graph = Graph.from_edges(ends, num_nodes=len(bus), resistance=reactance, signed=True)
+        reference, notes = _references(case, graph, bus)
+        labels = [f"{n:.0f}" for n in number[bus]]
+        shift = np.deg2rad(case.column("branch", "SHIFT")[branch])
+        return cls(graph, labels, notes, case=case, bus=bus, branch=branch, shift=shift, reference=reference)
+
+    def injection(self) -> Float[np.ndarray, " nodes"]:
+        """Megawatts that every bus puts in: its generators less its load and its shunt conductance."""
+        case, number = self.case, self.case.column("bus", "BUS_I")
+        running = np.where(case.column("gen", "GEN_STATUS") > 0, case.column("gen", "PG"), 0.0)
+        generated = np.bincount(rows_of(number, case.column("gen", "GEN_BUS")), running, len(number))
+        return (generated - case.column("bus", "PD") - case.column("bus", "GS"))[self.bus]
+
+    def nodes_of(self, buses: Any) -> Int[np.ndarray, " chosen"]:
+        """Nodes by the numbers of their buses, or a ValueError that names one that is not in service."""
+        number = self.case.column("bus", "BUS_I")[self.bus]
+        asked = np.asarray(buses, dtype=np.float64).ravel()
+        missing = asked[~np.isin(asked, number)]
+        if len(missing):
+            raise ValueError(f"expected a bus of {self.case.name} in service, got {missing[0]:g}")
+        return rows_of(number, asked)
+
+    def edges_of_rows(self, rows: Any, *, running: bool = False) -> Int[np.ndarray, " chosen"]:
+        """Edges by the rows of their branches, counted from 0, all of them for None; -1 where one is out of service.
+
+        With ``running`` such a branch is a ValueError.
+        """
+        count = len(self.case.branch)
+        asked = np.arange(count) if rows is None else np.asarray(rows).ravel()
+        if asked.size and (asked.dtype.kind not in "iu" or asked.min() < 0 or asked.max() >= count):
+            raise ValueError(f"expected rows of mpc.branch in 0..{count - 1}, got {asked.tolist()}")
+        edge = np.full(count, -1)
+        edge[self.branch] = np.arange(len(self.branch))
+        found = edge[asked.astype(np.int64)]
+        if running and (found < 0).any():
+            off = describe_branch(self.case, int(asked[found < 0][0]))
+            raise ValueError(f"expected branches of {self.case.name} in service, {off} is not")
+        return found
+
+    def branch_name(self, edge: int) -> str:
+        """An edge as messages call it."""
+        return describe_branch(self.case, int(self.branch[edge]))
+
+    def bridges(self) -> set[int]:
+        """Edges without which their component falls apart."""
+        import networkx as nx
+
+        ends = np.sort(self.graph.edge_index.numpy(), axis=0).T
+        pairs, first, count = np.unique(ends, axis=0, return_index=True, return_counts=True)
+        only = {tuple(pair): int(j) for pair, j in zip(pairs[count == 1].tolist(), first[count == 1], strict=True)}
+        found = nx.bridges(nx.Graph(pairs.tolist()))
+        return {only[pair] for u, v in found if (pair := (min(u, v), max(u, v))) in only}
+
+
+def rows_of(number: Float[np.ndarray, " buses"], asked: Float[np.ndarray, " asked"]) -> Int[np.ndarray, " asked"]:
+    """Where the numbers of buses stand, all of which are there."""
+    order = np.argsort(number)
+    return order[np.searchsorted(number[order], asked)]
+
+
+def describe_branch(case: Case, row: int) -> str:
+    """A branch as messages call it."""
+    ends = (case.column("branch", end)[row] for end in ("F_BUS", "T_BUS"))
+    return "branch {} (row {} of mpc.branch)".format("-".join(f"{n:.0f}" for n in ends), row + 1)
+
+
+def _references(case: Case, graph: Graph, bus: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """One node for every component: its reference bus, or else the first bus with a generator, or the first one."""
+    kind, number = case.column("bus", "BUS_TYPE")[bus], case.column("bus", "BUS_I")[bus]
+    component = graph.components.numpy()
+    rank = np.where(kind == REFERENCE, 0, np.where(kind == REFERENCE - 1, 1, 2))
+    order = np.lexsort((np.arange(len(bus)), rank, component))
+    reference = order[np.unique(component[order], return_index=True)[1]]
+    given = np.bincount(component[kind == REFERENCE], minlength=len(reference))
+    if (given > 1).any():
+        same = number[(kind == REFERENCE) & (component == np.argmax(given > 1))]
+        raise ValueError(
+            f"expected one reference bus (type 3) on every island of {case.name}, got {same[0]:.0f} and {same[1]:.0f} on one"
+        )
+    instead = [f"{n:.0f}" for n in number[reference[given == 0]]]
+    if not instead:
+        return reference, ()
+    more = f" and {len(instead) - 3} more" if len(instead) > 3 else ""
+    return reference, (f"islands without a reference bus are balanced at bus {', '.join(instead[:3])}{more}",)

@@ -1,0 +1,215 @@
+"""DC power flow, and how it changes: with transfers between buses (PTDF) and with outages of branches (LODF).
+
+As MATPOWER does it: voltages of one unit, angles theta in radians, and on a branch from f to t of reactance x, tap ratio a
+and phase shift s the power ``(theta_f - theta_t - s) / (x a)``. That is an electric flow with reactances as resistances, on
+a signed graph where some are negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ohmformer.graph.matpower import Case
+from ohmformer.graph.power_grid import PowerGrid
+from ohmformer.solve.answer import Answer, join
+from ohmformer.solve.flow import potentials
+
+PANEL = 256
+"""Demands that are solved for together."""
+TOL = 1e-9
+SINGULAR = 1e-12
+"""How small ``1 - PTDF`` of a branch for its own ends may be, beside what it is made of, before it counts as zero."""
+
+
+@dataclass(frozen=True)
+class PowerAnswer(Answer):
+    """A DC power flow: ``value`` is megawatts on the branches, from their first bus to their second, one row each."""
+
+    angle: Float[Tensor, " buses"] = field(kw_only=True)
+    """Degrees, one for every row of ``mpc.bus``; that of the file where a bus is out of service."""
+    injection: Float[Tensor, " buses"] = field(kw_only=True)
+    """Megawatts put in, balanced at the reference bus of every island."""
+
+
+@dataclass(frozen=True)
+class OutageAnswer(Answer):
+    """Line outage distribution factors: ``value`` is ``(branches, outages)``."""
+
+    splits: Bool[Tensor, " outages"] = field(kw_only=True)
+    """Whether the grid falls apart without that branch: its column is NaN, as power has no other way."""
+
+
+def dc_flow(
+    case: Case | PowerGrid | Path | str, injection: Any = None, *, tol: float = TOL, method: str = "direct"
+) -> PowerAnswer:
+    """The DC power flow of a case, or of other injections than it has; differentiable in these.
+
+    Args:
+        case: a MATPOWER case or its file.
+        injection: megawatts put in at every row of ``mpc.bus``; generators less loads of the case unless given. The
+            reference bus of every island makes up for what is missing.
+        tol: the largest residual that will do.
+        method: as for :func:`~ohmformer.solve.flow.potentials`.
+    """
+    grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
+    buses, base, graph = len(grid.case.bus), grid.case.base_mva, grid.graph
+    bus, reference = torch.as_tensor(grid.bus), torch.as_tensor(grid.reference)
+    if injection is None:
+        put_in = torch.as_tensor(grid.injection())
+    else:
+        given = torch.as_tensor(injection, dtype=torch.float64)
+        if tuple(given.shape) != (buses,):
+            raise ValueError(f"expected an injection for every bus of {grid.case.name}, shape ({buses},), got {given.shape}")
+        put_in = given[bus]
+    put_in = _balanced(grid, put_in)
+    tail, head = graph.edge_index
+    shifted = torch.as_tensor(grid.shift) / graph.resistance
+    by_shifts = torch.zeros(graph.num_nodes, dtype=torch.float64).index_add(0, tail, shifted).index_add(0, head, -shifted)
+    answer = potentials(graph, put_in / base + by_shifts, tol=tol, method=method, center=True)
+    phi = answer.value[:, 0]
+    given_angle = torch.deg2rad(torch.as_tensor(grid.case.column("bus", "VA").copy()))
+    theta = phi + (given_angle[bus[reference]] - phi[reference])[graph.components]
+    flow = base * ((theta[tail] - theta[head]) / graph.resistance - shifted)
+    certificate = {name: value for name, value in vars(answer).items() if name not in ("value", "labels", "note")}
+    return PowerAnswer(
+        torch.zeros(len(grid.case.branch), dtype=torch.float64).index_copy(0, torch.as_tensor(grid.branch), flow),
+        **certificate,
+        note="; ".join(filter(None, (answer.note, *grid.notes))),
+        angle=torch.rad2deg(given_angle.index_copy(0, bus, theta)),
+        injection=torch.zeros(buses, dtype=torch.float64).index_copy(0, bus, put_in),
+    )
+
+
+def ptdf(
+    case: Case | PowerGrid | Path | str,
+    *,
+    transfers: Any = None,
+    branches: Any = None,
+    tol: float = TOL,
+    method: str = "direct",
+) -> Answer:
+    """Power transfer distribution factors: the part of a transferred megawatt that every branch carries.
+
+    With ``transfers``, pairs of buses that power goes from and to: ``(branches, transfers)``, one solve for every transfer.
+    Without: ``(branches, buses)`` for ``branches``, from every bus to the reference bus of its island, one solve for every
+    branch. The whole matrix is made only if it is asked for, by ``branches="all"``.
+
+    Args:
+        case: a MATPOWER case or its file.
+        transfers: pairs of buses, by their numbers in the case.
+        branches: rows of ``mpc.branch``, counted from 0; with transfers, all of them by default.
+        tol: the largest residual that will do.
+        method: as for :func:`~ohmformer.solve.flow.potentials`.
+    """
+    grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
+    if transfers is None and branches is None:
+        raise ValueError("expected transfers= or branches=, got neither; branches='all' makes the whole matrix")
+    edge = grid.edges_of_rows(None if branches is None or isinstance(branches, str) else branches)
+    if transfers is not None:
+        pairs = np.asarray(transfers, dtype=np.float64).reshape(-1, 2)
+        ends = np.stack([grid.nodes_of(pairs[:, 0]), grid.nodes_of(pairs[:, 1])])
+        island = grid.graph.components.numpy()[ends]
+        if (apart := np.nonzero(island[0] != island[1])[0]).size:
+            one, other = pairs[apart[0]]
+            raise ValueError(f"expected transfers within an island, buses {one:g} and {other:g} are on different ones")
+        return _by_panels(grid, ends, tol, method, lambda phi, _: _factors(grid, edge, phi), len(edge))
+    running, bus = edge >= 0, torch.as_tensor(grid.bus)
+    reference, r = torch.as_tensor(grid.reference)[grid.graph.components], grid.graph.resistance[edge[running]]
+
+    def on_buses(phi: Tensor, some: slice) -> Tensor:
+        return torch.zeros(len(grid.case.bus), phi.shape[1], dtype=phi.dtype).index_copy(
+            0, bus, (phi - phi[reference]) / r[some]
+        )
+
+    found = _by_panels(grid, grid.graph.edge_index.numpy()[:, edge[running]], tol, method, on_buses, len(grid.case.bus))
+    value = torch.zeros(len(edge), len(grid.case.bus), dtype=torch.float64)
+    value[torch.as_tensor(running)] = found.value.t()
+    return replace(found, value=value)
+
+
+def lodf(
+    case: Case | PowerGrid | Path | str,
+    outages: Any,
+    *,
+    branches: Any = None,
+    tol: float = TOL,
+    method: str = "direct",
+) -> OutageAnswer:
+    """Line outage distribution factors: the part of a branch's flow that every other one carries more once it is out.
+
+    ``(branches, outages)``, one solve for every outage; -1 on the branch that is out. An outage that splits the grid has no
+    factors: its column is NaN, ``splits`` marks it and the note names it.
+
+    Args:
+        case: a MATPOWER case or its file.
+        outages: rows of ``mpc.branch``, counted from 0; each is the only one that is out.
+        branches: rows of the branches that are asked about; all by default.
+        tol: the largest residual that will do.
+        method: as for :func:`~ohmformer.solve.flow.potentials`.
+    """
+    grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
+    edge, out = grid.edges_of_rows(branches), grid.edges_of_rows(outages, running=True)
+    bridges = grid.bridges()
+    splits = torch.tensor([int(j) in bridges for j in out], dtype=torch.bool)
+
+    def after(phi: Tensor, some: slice) -> Tensor:
+        own = _factors(grid, out[some], phi).diagonal()
+        lost = (1 - own).abs() <= SINGULAR * own.abs().clamp(min=1)
+        if bool((wrong := lost & ~splits[some]).any()):
+            name = grid.branch_name(int(out[some][int(wrong.nonzero()[0])]))
+            raise ValueError(f"expected a grid that has a power flow without {name}, reactances cancel there")
+        factors = _factors(grid, edge, phi) / torch.where(splits[some], torch.nan, 1 - own)
+        factors[torch.as_tensor(edge[:, None] == out[some])] = -1.0
+        return torch.where(splits[some], torch.nan, factors)
+
+    found = _by_panels(grid, grid.graph.edge_index.numpy()[:, out], tol, method, after, len(edge))
+    names = [grid.branch_name(int(j)) for j in out[splits.numpy()]]
+    more = f" and of {len(names) - 3} more" if len(names) > 3 else ""
+    note = f"the grid falls apart without {', '.join(names[:3])}{more}" if names else ""
+    certificate = {name: value for name, value in vars(found).items() if name != "note"}
+    return OutageAnswer(**certificate, note="; ".join(filter(None, (found.note, note))), splits=splits)
+
+
+def _by_panels(
+    grid: PowerGrid,
+    ends: Int[np.ndarray, "2 k"],
+    tol: float,
+    method: str,
+    make: Callable[[Tensor, slice], Tensor],
+    rows: int,
+) -> Answer:
+    """``make(potentials, columns)`` of a unit from one end to the other, for some columns after the others, side by side."""
+    value, answers = torch.zeros(rows, ends.shape[1], dtype=torch.float64), []
+    for first in range(0, ends.shape[1], PANEL):
+        some = slice(first, first + PANEL)
+        u, v = torch.as_tensor(ends[:, some])
+        demand = torch.zeros(grid.graph.num_nodes, len(u), dtype=torch.float64)
+        column = torch.arange(len(u))
+        demand[u, column] += 1.0
+        demand[v, column] -= 1.0
+        answers.append(potentials(grid.graph, demand, tol=tol, method=method))
+        value[:, some] = make(answers[-1].value, some)
+        answers[-1] = replace(answers[-1], value=None)
+    return join(answers, value) if answers else Answer(value, "none", 0, 0.0, 0.0, note="nothing is asked for")
+
+
+def _factors(grid: PowerGrid, edge: Int[np.ndarray, " rows"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "rows k"]:
+    """The flow on some edges, zero where a branch is out of service."""
+    j = torch.as_tensor(edge)
+    tail, head = grid.graph.edge_index[:, j]
+    return torch.where((j >= 0)[:, None], (phi[tail] - phi[head]) / grid.graph.resistance[j, None], 0.0)
+
+
+def _balanced(grid: PowerGrid, injection: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:
+    """Injections with what is missing on every island put in at its reference bus."""
+    graph = grid.graph
+    total = injection.new_zeros(graph.num_components).index_add(0, graph.components, injection)
+    return injection.index_add(0, torch.as_tensor(grid.reference), -total)
