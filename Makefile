@@ -7,7 +7,7 @@ KERNELS := $(wildcard src/ohmformer/native/src/*)
 NEEDED := requirements.lock pyproject.toml CMakeLists.txt .ci/build_backend.py $(KERNELS)
 STAMP := $(VENV)/.installed-$(shell cat $(NEEDED) | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit test-slow test-native test-aarch64 wheel docs bench hooks clean
+.PHONY: demo test lint types unit test-slow test-devices test-native test-aarch64 wheel docs bench hooks clean
 
 demo: $(STAMP)
 	$(BIN)/ohmformer verify --out runs/verify.json
@@ -31,8 +31,13 @@ unit: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow
 
-# the same tests with torch alone, with every instruction set that this processor has, and with the kernels that clang makes
-NATIVE_TESTS := tests/native tests/solve tests/encoding
+# the whole suite on a device that this machine only pretends to have: an operation that mixes devices is an error
+test-devices: $(STAMP)
+	OHMFORMER_TEST_DEVICE=elsewhere $(BIN)/pytest -m "not slow" -n 2 --dist worksteal tests
+
+# the same tests with torch alone, with every instruction set that this processor has, and with the kernels that clang makes;
+# without what computes nothing by a kernel: the page in a browser, and the texts of the documentation's site
+NATIVE_TESTS := tests --ignore tests/apps/explorer/test_browser.py --ignore tests/docs/test_site.py
 test-native: $(STAMP)
 	for name in off $$($(BIN)/python -c "from ohmformer import native; print(*native.available())"); do \
 	  echo "OHMFORMER_NATIVE=$$name"; \

@@ -1,3 +1,6 @@
+import os
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 import torch
@@ -8,8 +11,23 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 hypothesis.settings.load_profile("default")
 
+PRETEND = "OHMFORMER_TEST_DEVICE"
+"""Set to ``elsewhere``: only tests that take a device, on one that the machine does not have (``make test-devices``)."""
+DEVICES = [os.environ[PRETEND]] if PRETEND in os.environ else ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
-@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
-def device(request: pytest.FixtureRequest) -> torch.device:
+
+@pytest.fixture(scope="session", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """Every device that the suite runs on: the CPU always, CUDA where it is present."""
-    return torch.device(request.param)
+    if request.param == "elsewhere":
+        from tests.elsewhere import DEVICE, SecondDevice
+
+        with SecondDevice():
+            yield DEVICE
+    else:
+        yield torch.device(request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if PRETEND in os.environ:
+        items[:] = [item for item in items if "device" in getattr(item, "fixturenames", ())]

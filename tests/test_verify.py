@@ -7,19 +7,19 @@ from typer.testing import CliRunner
 from ohmformer import verify as module
 from ohmformer.apps.command_line.main import app
 from ohmformer.constructions import Chebyshev, GradientDescent, NewtonSchulzRoot, SubspaceIteration
-from ohmformer.graph.families import zoo
+from ohmformer.graph.families import Named, zoo
 from ohmformer.transformer import EfficientTransformer
 
 NAMES = ("ring-8-weighted", "barbell-8", "ring+path+node-weighted")
 
 
-def few():
-    return [named for named in zoo(1) if named.name in NAMES]
+def few(device=None):
+    return [Named(named.name, named.graph.to(device)) for named in zoo(1) if named.name in NAMES]
 
 
 @pytest.fixture(scope="module")
-def result() -> module.Verification:
-    return module.verify(1, graphs=few())
+def result(device) -> module.Verification:
+    return module.verify(1, graphs=few(device))
 
 
 def test_nothing_is_violated(result):

@@ -49,7 +49,8 @@ SOLVERS = {
 @pytest.mark.parametrize("name", sorted(SOLVERS))
 @settings(max_examples=15)
 @given(g=connected(largest=9), k=st.integers(1, 3), steps=st.integers(0, 8))
-def test_angle_is_below_its_bound(name, g, k, steps):
+def test_angle_is_below_its_bound(device, name, g, k, steps):
+    g = g.to(device)
     multiply, orthogonalize = SOLVERS[name]
     solver = SubspaceIteration(multiply(exact.spectrum(g)), orthogonalize(k))
     wanted = solver.eigenspace(g)
@@ -65,29 +66,29 @@ def test_angle_is_below_its_bound(name, g, k, steps):
 
 
 @pytest.mark.parametrize("name", sorted(SOLVERS))
-def test_eigenspace_is_numpys_to_1e_8_at_the_depth_that_layers_for_says(name):
+def test_eigenspace_is_numpys_to_1e_8_at_the_depth_that_layers_for_says(device, name):
     multiply, orthogonalize = SOLVERS[name]
-    g = weighted(3)
+    g = weighted(3).to(device)
     solver = SubspaceIteration(multiply(exact.spectrum(g)), orthogonalize(2))
     start = solver.start(g, seed=0)
     gap = solver.gap(g, start)
     found = solver.run(g, start, layers=solver.layers_for(1e-9, gap))
-    _, vectors = np.linalg.eigh(g.laplacian().numpy())
+    _, vectors = np.linalg.eigh(g.laplacian().cpu().numpy())
     chosen = {"lemma 6": [-1, -2], "corollary 7": [0, 1], "parallel heads": [-1, -2], "newton-schulz": [-1, -2]}
     truth = torch.as_tensor(vectors[:, chosen.get(name, [1, 2])])
-    assert sine(truth, found) <= 1e-8
+    assert sine(truth.to(device), found) <= 1e-8
 
 
-def test_gram_schmidt_finds_each_eigenvector_and_in_order():
-    g = weighted(1)
+def test_gram_schmidt_finds_each_eigenvector_and_in_order(device):
+    g = weighted(1).to(device)
     solver = SubspaceIteration(Laplacian(exact.spectrum(g)), GramSchmidt(3))
     found = solver.run(g, solver.start(g, seed=0), layers=solver.layers(600))
-    truth = torch.as_tensor(np.linalg.eigh(g.laplacian().numpy())[1][:, [-1, -2, -3]].copy())
-    torch.testing.assert_close((found.T @ truth).abs(), torch.eye(3, dtype=torch.float64), atol=1e-6, rtol=0)
+    truth = torch.as_tensor(np.linalg.eigh(g.laplacian().cpu().numpy())[1][:, [-1, -2, -3]].copy())
+    torch.testing.assert_close((found.cpu().T @ truth).abs(), torch.eye(3, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-def test_bottom_k_through_the_inverse_needs_far_fewer_layers_than_corollary_7():
-    g = family("grid", 36, generator=generator())
+def test_bottom_k_through_the_inverse_needs_far_fewer_layers_than_corollary_7(device):
+    g = family("grid", 36, generator=generator()).to(device)
     spectrum = exact.spectrum(g)
     shifted = SubspaceIteration(Shifted(spectrum), NewtonSchulz(3))  # constant, and the two of the first level
     through = SubspaceIteration(ThroughPinv(spectrum), NewtonSchulz(2))
@@ -95,8 +96,8 @@ def test_bottom_k_through_the_inverse_needs_far_fewer_layers_than_corollary_7():
     assert depth[1] * 4 < depth[0]
 
 
-def test_newton_schulz_and_gram_schmidt_span_the_same_space_after_every_step():
-    g = weighted(2)
+def test_newton_schulz_and_gram_schmidt_span_the_same_space_after_every_step(device):
+    g = weighted(2).to(device)
     k = 4
     by_rows = SubspaceIteration(Laplacian(exact.spectrum(g)), GramSchmidt(k))
     at_once = SubspaceIteration(Laplacian(exact.spectrum(g)), NewtonSchulz(k))
@@ -108,19 +109,20 @@ def test_newton_schulz_and_gram_schmidt_span_the_same_space_after_every_step():
 
 
 @given(st.integers(2, 6), st.integers(0, 50))
-def test_lemma_8_in_descending_order_is_qr(k, seed):
+def test_lemma_8_in_descending_order_is_qr(device, k, seed):
     phi = columns(9, k, seed)
-    out = _orthogonalize(GramSchmidt(k), phi, k)
+    out = _orthogonalize(GramSchmidt(k), phi.to(device), k).cpu()
     # LAPACK's QR of the columns in reverse order, up to sign
     q = torch.linalg.qr(phi.flip(-1)).Q.flip(-1)
     torch.testing.assert_close((out.T @ q).abs(), torch.eye(k, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
-def test_lemma_8_is_a_layer_that_moves_one_column_only():
-    phi = columns(7, 4)
+def test_lemma_8_is_a_layer_that_moves_one_column_only(device):
+    phi = columns(7, 4).to(device)
     phi = phi / phi.norm(dim=0)
     program = Program({INCIDENCE: "edges", VECTORS: 4}, [single_index(1, 4)], COLUMNS)
-    out = EfficientTransformer(program)(torch.zeros(7, 7, dtype=torch.float64), {VECTORS: phi})[VECTORS]
+    none = torch.zeros(7, 7, dtype=torch.float64, device=device)
+    out = EfficientTransformer(program).to(device)(none, {VECTORS: phi})[VECTORS]
     expected = phi.clone()
     expected[:, 1] -= sum((phi[:, 1] @ phi[:, j]) * phi[:, j] for j in (2, 3))
     expected[:, 1] /= expected[:, 1].norm()
@@ -128,8 +130,8 @@ def test_lemma_8_is_a_layer_that_moves_one_column_only():
 
 
 @given(st.integers(1, 6), st.integers(0, 50))
-def test_parallel_heads_are_exact_after_k_layers(k, seed):
-    out = _orthogonalize(ParallelGramSchmidt(k), columns(9, k, seed), k)
+def test_parallel_heads_are_exact_after_k_layers(device, k, seed):
+    out = _orthogonalize(ParallelGramSchmidt(k), columns(9, k, seed).to(device), k).cpu()
     torch.testing.assert_close(out.T @ out, torch.eye(k, dtype=torch.float64), atol=1e-8, rtol=0)
 
 
@@ -144,26 +146,26 @@ def test_parallel_heads_square_a_small_defect_in_one_layer():
 
 
 @given(st.integers(1, 6), st.integers(0, 50))
-def test_newton_schulz_defect_is_below_its_bound_and_reaches_the_polar_factor(k, seed):
+def test_newton_schulz_defect_is_below_its_bound_and_reaches_the_polar_factor(device, k, seed):
     phi = columns(9, k, seed)
     phi = phi / torch.linalg.matrix_norm(phi, 2)
     u, s, vh = torch.linalg.svd(phi, full_matrices=False)
     solver = NewtonSchulz(k)
     smallest = float(s[-1])
     for layers in (0, 1, 4, solver.layers_for(1e-12, smallest)):
-        out = _orthogonalize(solver, phi, layers)
+        out = _orthogonalize(solver, phi.to(device), layers).cpu()
         defect = float(torch.linalg.matrix_norm(out.T @ out - torch.eye(k, dtype=torch.float64), 2))
         assert defect <= solver.error_bound(layers, smallest) + 1e-13
     torch.testing.assert_close(out, u @ vh, atol=1e-10, rtol=0)
 
 
 def _orthogonalize(construction, phi: torch.Tensor, layers: int) -> torch.Tensor:
-    g = Graph.from_edges([], num_nodes=len(phi))
+    g = Graph.from_edges([], num_nodes=len(phi)).to(phi.device)
     return construction.run_blocks(g, {VECTORS: phi}, layers).final[VECTORS]
 
 
-def test_subspace_iteration_runs_on_batches():
-    parts = [weighted(seed, n) for seed, n in ((0, 6), (1, 9))]
+def test_subspace_iteration_runs_on_batches(device):
+    parts = [weighted(seed, n).to(device) for seed, n in ((0, 6), (1, 9))]
     together = Graph.collate(parts)
     solver = SubspaceIteration(Laplacian(exact.spectrum(together)), GramSchmidt(2))
     found = solver.run(together, solver.start(together, seed=0), layers=solver.layers(400))
@@ -178,9 +180,9 @@ def test_a_bound_needs_a_gap():
         solver.error_bound(10, Gap(1.0, 1.0))
 
 
-def test_newton_schulz_refuses_a_bound_that_its_rounds_cannot_keep():
+def test_newton_schulz_refuses_a_bound_that_its_rounds_cannot_keep(device):
     """Eigenvalues 2000 to 1: six rounds make up for 11 only, twenty for 3,325."""
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4)], conductance=[1000.0, 1.0, 20.0, 1.0])
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4)], conductance=[1000.0, 1.0, 20.0, 1.0]).to(device)
     few, many = (SubspaceIteration(Laplacian(exact.spectrum(g)), NewtonSchulz(3, rounds)) for rounds in (6, 20))
     start = many.start(g, seed=0)
     gap = many.gap(g, start)
@@ -190,8 +192,8 @@ def test_newton_schulz_refuses_a_bound_that_its_rounds_cannot_keep():
     assert sine(many.eigenspace(g).basis, many.run(g, start, layers=layers)) <= 1e-6 + many.rounding(gap, 5)
 
 
-def test_an_eigenvalue_of_zero_is_no_gap():
-    g = family("complete", 4, generator=generator())
+def test_an_eigenvalue_of_zero_is_no_gap(device):
+    g = family("complete", 4, generator=generator()).to(device)
     solver = SubspaceIteration(Shifted(exact.spectrum(g)), GramSchmidt(2))
     assert solver.eigenspace(g).ratio == 1.0
     with pytest.raises(ValueError, match="ratio"):

@@ -66,29 +66,34 @@ def independent_truth(name: str, laplacian: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=12)
 @given(g=graphs(largest=8), depth=st.integers(0, 12))
-def test_error_is_below_its_bound(name, g, depth):
+def test_error_is_below_its_bound(device, name, g, depth):
+    g = g.to(device)
     construction: Construction = BUILD[name](exact.spectrum(g))
     layers = max(depth, construction.min_layers)
     answer = construction.run(g, layers=layers)
-    error = np.linalg.norm(answer.numpy() - construction.target(g).numpy(), 2)
+    error = np.linalg.norm(answer.cpu().numpy() - construction.target(g).cpu().numpy(), 2)
     assert error <= construction.error_bound(layers) + construction.rounding(layers, g.num_nodes)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=12)
 @given(g=graphs(largest=8))
-def test_answer_converges_to_an_independent_truth(name, g):
+def test_answer_converges_to_an_independent_truth(device, name, g):
+    g = g.to(device)
     construction = BUILD[name](exact.spectrum(g))
     eps = 1e-7 * construction.size
     layers = construction.layers_for(eps)
-    error = np.linalg.norm(construction.run(g, layers=layers).numpy() - independent_truth(name, g.laplacian().numpy()), 2)
+    error = np.linalg.norm(
+        construction.run(g, layers=layers).cpu().numpy() - independent_truth(name, g.laplacian().cpu().numpy()), 2
+    )
     assert error <= eps + construction.rounding(layers, g.num_nodes)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=12)
 @given(g=graphs(largest=8))
-def test_signals_give_the_matrix_applied_to_them(name, g):
+def test_signals_give_the_matrix_applied_to_them(device, name, g):
+    g = g.to(device)
     construction = BUILD[name](exact.spectrum(g))
     psi = demands_for(g)
     layers = max(6, construction.min_layers)
@@ -98,12 +103,12 @@ def test_signals_give_the_matrix_applied_to_them(name, g):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_batches_equal_their_graphs_one_by_one(name):
+def test_batches_equal_their_graphs_one_by_one(device, name):
     parts = [
-        family(f, n, generator=torch.Generator().manual_seed(n), spread=1.0)
+        family(f, n, generator=torch.Generator().manual_seed(n), spread=1.0).to(device)
         for f, n in (("path", 4), ("csl", 9), ("star", 5))
     ]
-    together = Graph.collate([*parts, Graph.from_edges([], num_nodes=2)])
+    together = Graph.collate([*parts, Graph.from_edges([], num_nodes=2).to(device)])
     construction = BUILD[name](exact.spectrum(together))
     psi = demands_for(together)
     layers = max(7, construction.min_layers)
@@ -125,8 +130,8 @@ def test_layers_for_is_the_least_depth_whose_bound_suffices(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_float32_runs_in_float32(name):
-    g = family("csl", 9, generator=torch.Generator().manual_seed(0)).to(dtype=torch.float32)
+def test_float32_runs_in_float32(device, name):
+    g = family("csl", 9, generator=torch.Generator().manual_seed(0)).to(device, torch.float32)
     construction = BUILD[name](exact.spectrum(g))
     layers = construction.layers_for(1e-4 * construction.size)
     answer = construction.run(g, demands_for(g).float(), layers=layers)
@@ -138,8 +143,8 @@ def test_float32_runs_in_float32(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_depth_far_beyond_need_does_no_harm(name):
-    g = family("erdos-renyi", 10, generator=torch.Generator().manual_seed(0), spread=1.0)
+def test_depth_far_beyond_need_does_no_harm(device, name):
+    g = family("erdos-renyi", 10, generator=torch.Generator().manual_seed(0), spread=1.0).to(device)
     construction = BUILD[name](exact.spectrum(g))
     needed = construction.layers_for(1e-12 * construction.size)
     layers = needed + (8 if not construction.takes_signals else 2000)
@@ -149,8 +154,8 @@ def test_depth_far_beyond_need_does_no_harm(name):
 
 @pytest.mark.parametrize("layers", [30, 100, 400])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_newton_schulz_stays_where_it_has_converged(layers, scaled):
-    g = family("ring", 10, generator=torch.Generator())
+def test_newton_schulz_stays_where_it_has_converged(device, layers, scaled):
+    g = family("ring", 10, generator=torch.Generator()).to(device)
     root = NewtonSchulzRoot(exact.spectrum(g), scaled=scaled)
     error = float((root.run(g, layers=layers) - root.target(g)).norm())
     assert error <= root.error_bound(layers) + root.rounding(layers, 10) <= 1e-10
@@ -191,8 +196,8 @@ def test_filters_of_all_kinds_are_resolved(function, spectrum, null):
     assert np.isfinite(compiled.rounding(layers, 10))
 
 
-def test_running_without_a_trace_keeps_one_state():
-    g = Graph.from_edges([(0, 1), (1, 2)])
+def test_running_without_a_trace_keeps_one_state(device):
+    g = Graph.from_edges([(0, 1), (1, 2)]).to(device)
     construction = Chebyshev(exact.spectrum(g))
     states = construction.run_blocks(g, construction.inputs(g, g.projector()), 50, trace=False)
     assert len(states.states) == 1
@@ -203,11 +208,11 @@ def test_running_without_a_trace_keeps_one_state():
 
 
 @pytest.fixture(params=["ring-22", "path-11", "grid-36", "erdos-renyi-30", "barbell-9"])
-def hard(request) -> Graph:
+def hard(request, device) -> Graph:
     name, nodes = request.param.rsplit("-", 1)
     g = family(name, int(nodes), generator=torch.Generator().manual_seed(0), spread=0.5 if name == "erdos-renyi" else 0.0)
     assert 5 <= exact.spectrum(g).condition <= 50
-    return g
+    return g.to(device)
 
 
 def relative_error(construction: Construction, g: Graph, layers: int) -> float:
@@ -261,9 +266,9 @@ def test_seeded_heat_reaches_1e_9_in_7_layers_up_to_reach_20(hard, reach):
     assert relative_error(heat, hard, 9) <= 1e-9
 
 
-def test_lemmas_2_3_and_5_hold_as_printed_where_their_conditions_do():
+def test_lemmas_2_3_and_5_hold_as_printed_where_their_conditions_do(device):
     for seed in range(6):
-        g = family("erdos-renyi", 9, generator=torch.Generator().manual_seed(seed), spread=2.0)
+        g = family("erdos-renyi", 9, generator=torch.Generator().manual_seed(seed), spread=2.0).to(device)
         spectrum = exact.spectrum(g)
         for construction in (
             PowerSeriesRoot(spectrum),
@@ -279,8 +284,8 @@ def test_lemmas_2_3_and_5_hold_as_printed_where_their_conditions_do():
                 assert construction.error_bound(layers) <= construction.printed_bound(layers) * (1 + 1e-12)
 
 
-def test_gradients_reach_the_demands():
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 0)], resistance=[1.0, 2.0, 3.0])
+def test_gradients_reach_the_demands(device):
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 0)], resistance=[1.0, 2.0, 3.0]).to(device)
     chebyshev = Chebyshev(exact.spectrum(g))
     psi = demands_for(g).requires_grad_()
     chebyshev.run(g, psi, layers=chebyshev.layers_for(1e-13))[0].sum().backward()
@@ -289,11 +294,11 @@ def test_gradients_reach_the_demands():
     torch.testing.assert_close(g.center(psi.grad), exact.pinv(g)[0][:, None].expand_as(psi), rtol=1e-9, atol=1e-12)
 
 
-def test_gradients_reach_the_resistances():
+def test_gradients_reach_the_resistances(device):
     """d/dr of the effective resistance of an edge's ends, by Rayleigh: the squared current through the edge."""
-    r = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 0)], resistance=r)
-    psi = torch.tensor([[1.0], [0.0], [-1.0]], dtype=torch.float64)
+    r = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, device=device, requires_grad=True)
+    g = Graph.from_edges(torch.tensor([(0, 1), (1, 2), (2, 0)], device=device), resistance=r)
+    psi = torch.tensor([[1.0], [0.0], [-1.0]], dtype=torch.float64, device=device)
     phi = Chebyshev(exact.spectrum(g)).run(g, psi, layers=60)
     (psi * phi).sum().backward()
     with torch.no_grad():

@@ -16,16 +16,18 @@ def triangle(**weights) -> Graph:
 
 
 @given(graphs())
-def test_laplacian_is_incidence_times_its_transpose(g):
+def test_laplacian_is_incidence_times_its_transpose(device, g):
+    g = g.to(device)
     b = g.incidence()
     torch.testing.assert_close(g.laplacian(), b @ b.T)
     torch.testing.assert_close(g.sparse_laplacian().to_dense(), b @ b.T)
 
 
 @given(graphs())
-def test_laplacian_equals_networkx(g):
+def test_laplacian_equals_networkx(device, g):
+    g = g.to(device)
     theirs = nx.laplacian_matrix(_with_conductance(g), weight="conductance").toarray()
-    np.testing.assert_allclose(g.laplacian().numpy(), theirs, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(g.laplacian().cpu().numpy(), theirs, rtol=1e-12, atol=1e-12)
 
 
 def _with_conductance(g: Graph) -> nx.MultiGraph:
@@ -36,18 +38,20 @@ def _with_conductance(g: Graph) -> nx.MultiGraph:
 
 
 @given(graphs())
-def test_projector_is_the_projection_onto_the_range_of_the_laplacian(g):
-    laplacian, p = g.laplacian().numpy(), g.projector().numpy()
+def test_projector_is_the_projection_onto_the_range_of_the_laplacian(device, g):
+    g = g.to(device)
+    laplacian, p = g.laplacian().cpu().numpy(), g.projector().cpu().numpy()
     u, s, _ = np.linalg.svd(laplacian)
     inside = u[:, s > 1e-9 * s.max()]
     np.testing.assert_allclose(p, inside @ inside.T, atol=1e-9)
-    x = torch.randn(g.num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(g.num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
     torch.testing.assert_close(g.center(x), g.projector() @ x)
 
 
 @given(graphs())
-def test_spectral_bounds_enclose_every_nonzero_eigenvalue(g):
-    values = np.linalg.eigvalsh(g.laplacian().numpy())
+def test_spectral_bounds_enclose_every_nonzero_eigenvalue(device, g):
+    g = g.to(device)
+    values = np.linalg.eigvalsh(g.laplacian().cpu().numpy())
     values = values[g.num_components :]
     bounds = g.spectral_bounds()
     assert bounds.lmin <= values.min() * (1 + 1e-9)
@@ -81,19 +85,19 @@ def test_self_loops_are_dropped_and_counted():
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 3])
-def test_graphs_without_edges_are_ordinary(nodes):
-    g = Graph.from_edges([], num_nodes=nodes)
+def test_graphs_without_edges_are_ordinary(device, nodes):
+    g = Graph.from_edges([], num_nodes=nodes).to(device)
     assert (g.num_components, g.num_edges) == (nodes, 0)
     assert g.laplacian().shape == (nodes, nodes)
     assert g.incidence().shape == (nodes, 0)
     assert exact.pinv(g).abs().sum() == 0
-    torch.testing.assert_close(exact.heat(g, 1.0), torch.eye(nodes, dtype=torch.float64))
+    torch.testing.assert_close(exact.heat(g, 1.0).cpu(), torch.eye(nodes, dtype=torch.float64))
     assert not exact.eigenvectors(g, 2).mask.any()
     assert g.spectral_bounds().condition == 1
 
 
-def test_isolated_nodes_are_components_of_their_own():
-    g = Graph.from_edges([(0, 1)], num_nodes=3)
+def test_isolated_nodes_are_components_of_their_own(device):
+    g = Graph.from_edges([(0, 1)], num_nodes=3).to(device)
     assert g.num_components == 2
     assert g.projector()[2].abs().sum() == 0
 
@@ -107,21 +111,22 @@ def test_conductance_is_one_over_resistance():
     )
 
 
-def test_pyg_pairs_are_folded_to_single_edges():
+def test_pyg_pairs_are_folded_to_single_edges(device):
     index = torch.tensor([[0, 1, 1, 2, 2], [1, 0, 2, 1, 2]])
     data = Data(edge_index=index, num_nodes=4, edge_weight=torch.tensor([2.0, 2.0, 4.0, 4.0, 9.0]))
-    g = Graph.from_pyg(data, conductance="edge_weight")
+    g = Graph.from_pyg(data.to(device), conductance="edge_weight")
     assert (g.num_nodes, g.num_edges, g.self_loops_dropped, g.dtype) == (4, 2, 1, torch.float32)
     expected = Graph.from_edges([(0, 1), (1, 2)], num_nodes=4, conductance=[2.0, 4.0])
-    torch.testing.assert_close(g.laplacian().double(), expected.laplacian())
+    torch.testing.assert_close(g.laplacian().double().cpu(), expected.laplacian())
 
 
-def test_pyg_batches_keep_their_graphs_apart():
+def test_pyg_batches_keep_their_graphs_apart(device):
     ring = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
     edge = torch.tensor([[0, 1], [1, 0]])
-    g = Graph.from_pyg(Batch.from_data_list([Data(edge_index=ring, num_nodes=3), Data(edge_index=edge, num_nodes=2)]))
+    parts = [Data(edge_index=ring, num_nodes=3), Data(edge_index=edge, num_nodes=2)]
+    g = Graph.from_pyg(Batch.from_data_list(parts).to(device))
     assert (g.batched, g.num_graphs, g.graph_sizes.tolist()) == (True, 2, [3, 2])
-    torch.testing.assert_close(g.laplacian()[0], triangle().laplacian())
+    torch.testing.assert_close(g.laplacian()[0].cpu(), triangle().laplacian())
 
 
 def test_pyg_data_with_a_batch_vector_need_not_be_a_batch():
@@ -136,9 +141,10 @@ def test_scipy_integers_are_summed_as_numbers():
 
 
 @given(graphs())
-def test_centred_demands_are_accepted(g):
-    x = 1e6 * torch.randn(g.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for psi in (g.center(x), g.center(x).float(), (x - g.component_means(x)[g.components]).numpy()):
+def test_centred_demands_are_accepted(device, g):
+    g = g.to(device)
+    x = 1e6 * torch.randn(g.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+    for psi in (g.center(x), g.center(x).float(), (x - g.component_means(x)[g.components]).cpu().numpy()):
         checked = g.check_demands(psi)
         assert float(g.component_means(checked).abs().max()) <= 1e-9
 
@@ -147,9 +153,9 @@ def test_demands_may_be_lists():
     assert Graph.from_edges([(0, 1)]).check_demands([1.0, -1.0]).tolist() == [[1.0], [-1.0]]
 
 
-def test_pyg_multi_edges_are_kept():
+def test_pyg_multi_edges_are_kept(device):
     index = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])
-    g = Graph.from_pyg(Data(edge_index=index, num_nodes=2), resistance=torch.tensor([1.0, 2.0, 2.0, 1.0]))
+    g = Graph.from_pyg(Data(edge_index=index, num_nodes=2).to(device), resistance=torch.tensor([1.0, 2.0, 2.0, 1.0]))
     assert sorted(g.resistance.tolist()) == [1.0, 2.0]
 
 
@@ -165,21 +171,25 @@ def test_networkx_graphs_keep_the_order_of_their_nodes(kind):
 
 
 @given(graphs())
-def test_scipy_matrices_round_trip(g):
-    laplacian = g.laplacian().numpy()
+def test_scipy_matrices_round_trip(device, g):
+    g = g.to(device)
+    laplacian = g.laplacian().cpu().numpy()
     adjacency = sp.csr_array(np.diag(np.diag(laplacian)) - laplacian)
-    torch.testing.assert_close(Graph.from_scipy(adjacency, entries="conductance").laplacian(), g.laplacian())
+    torch.testing.assert_close(Graph.from_scipy(adjacency, entries="conductance").laplacian(), g.laplacian().cpu())
     unit = Graph.from_scipy(adjacency, entries="unit")
     assert set(unit.resistance.tolist()) == {1.0}
 
 
 @given(graphs())
-def test_networkx_round_trip(g):
-    torch.testing.assert_close(Graph.from_networkx(g.to_networkx(), resistance="resistance").laplacian(), g.laplacian())
+def test_networkx_round_trip(device, g):
+    g = g.to(device)
+    torch.testing.assert_close(
+        Graph.from_networkx(g.to_networkx(), resistance="resistance").laplacian(), g.laplacian().cpu()
+    )
 
 
-def test_collate_and_split_are_inverse():
-    parts = [named.graph for named in zoo(0)[:6]]
+def test_collate_and_split_are_inverse(device):
+    parts = [named.graph.to(device) for named in zoo(0)[:6]]
     together = Graph.collate(parts)
     for one, other in zip(together.split(), parts, strict=True):
         assert torch.equal(one.edge_index, other.edge_index)
@@ -189,16 +199,16 @@ def test_collate_and_split_are_inverse():
         torch.testing.assert_close(together.laplacian()[i, :n, :n], part.laplacian())
         torch.testing.assert_close(together.projector()[i, :n, :n], part.projector())
     torch.testing.assert_close(together.incidence() @ together.incidence().mT, together.laplacian())
-    x = torch.arange(together.num_nodes, dtype=torch.float64)[:, None]
+    x = torch.arange(together.num_nodes, dtype=torch.float64, device=device)[:, None]
     assert torch.equal(together.unpad(together.pad(x)), x)
 
 
-def test_pad_carries_gradients():
-    together = Graph.collate([triangle(), Graph.from_edges([(0, 1)])])
-    x = torch.ones(5, 2, requires_grad=True)
+def test_pad_carries_gradients(device):
+    together = Graph.collate([triangle(), Graph.from_edges([(0, 1)])]).to(device)
+    x = torch.ones(5, 2, device=device, requires_grad=True)
     together.pad(x).sum().backward()
     assert x.grad is not None
-    assert torch.equal(x.grad, torch.ones(5, 2))
+    assert torch.equal(x.grad.cpu(), torch.ones(5, 2))
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))

@@ -38,11 +38,22 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def efficient_for(blocks: dict[str, int], normalization=NONE, *, layers=3, heads=2, seed=0) -> EfficientTransformer:
+def drawn(*shape: int, seed: int = 0, device=None) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64).to(device)
+
+
+def efficient_for(
+    blocks: dict[str, int], normalization=NONE, *, layers=3, heads=2, seed=0, device=None
+) -> EfficientTransformer:
     return EfficientTransformer.random(
         blocks, layers=layers, heads=heads, normalization=normalization, generator=generator(seed), scale=0.3,
         dtype=torch.float64,
-    )  # fmt: skip
+    ).to(device)  # fmt: skip
+
+
+def skip_where_pretended(device: torch.device) -> None:
+    if device.type == "elsewhere":
+        pytest.skip("torch.func and tensors that only pretend to be on a device do not go together")
 
 
 def _gradient(x) -> torch.Tensor:
@@ -53,7 +64,7 @@ def _gradient(x) -> torch.Tensor:
 def run_both(g: Graph, efficient: EfficientTransformer, phi: dict[str, torch.Tensor]):
     incidence = g.incidence()
     layout = Layout({INCIDENCE: incidence.shape[-1], **{name: x.shape[-1] for name, x in phi.items()}})
-    dense = LinearTransformer.of(efficient.program(), layout)
+    dense = LinearTransformer.of(efficient.program(), layout).to(g.device)
     with torch.no_grad():
         return (
             efficient(g.laplacian(), phi, incidence=incidence, trace=True),
@@ -61,27 +72,29 @@ def run_both(g: Graph, efficient: EfficientTransformer, phi: dict[str, torch.Ten
         )
 
 
-def test_dense_model_is_the_papers_formula_to_the_letter():
+def test_dense_model_is_the_papers_formula_to_the_letter(device):
     layout = Layout({"incidence": 4, "phi": 3})
     model = LinearTransformer.random(layout, layers=2, heads=3, generator=generator(), scale=0.3, dtype=torch.float64)
     layers = [layer for layer in model.layers if isinstance(layer, DenseLayer)]
     for layer in layers:
         layer.skip.data.normal_(generator=generator(1))
     x = torch.randn(5, 7, generator=generator(2), dtype=torch.float64)
-    z = x.T.numpy()
+    z = x.T.cpu().numpy()
     for layer in layers:
-        wv, wq, wk, wr = (w.detach().numpy() for w in (layer.value, layer.query, layer.key, layer.skip))
+        wv, wq, wk, wr = (w.detach().cpu().numpy() for w in (layer.value, layer.query, layer.key, layer.skip))
         z = z + sum(wv[h] @ z @ z.T @ wq[h].T @ wk[h] @ z for h in range(3)) + wr @ z
-    np.testing.assert_allclose(model(x).detach().numpy().T, z, rtol=1e-12)
+    np.testing.assert_allclose(model.to(device)(x.to(device)).detach().cpu().numpy().T, z, rtol=1e-12)
 
 
 @given(graphs(largest=8), st.sampled_from(sorted(POLICIES)), st.integers(1, 3), st.integers(0, 100))
-def test_efficient_model_equals_the_dense_model_on_its_block_form_for_random_weights(g, policy, heads, seed):
+def test_efficient_model_equals_the_dense_model_on_its_block_form_for_random_weights(device, g, policy, heads, seed):
+    g = g.to(device)
     phi = {
-        "demand": torch.randn(g.num_nodes, 2, generator=generator(seed), dtype=torch.float64),
-        "answer": torch.randn(g.num_nodes, 3, generator=generator(seed + 1), dtype=torch.float64),
+        "demand": drawn(g.num_nodes, 2, seed=seed, device=device),
+        "answer": drawn(g.num_nodes, 3, seed=seed + 1, device=device),
     }
-    efficient, dense = run_both(g, efficient_for({"demand": 2, "answer": 3}, POLICIES[policy], heads=heads, seed=seed), phi)
+    model = efficient_for({"demand": 2, "answer": 3}, POLICIES[policy], heads=heads, seed=seed, device=device)
+    efficient, dense = run_both(g, model, phi)
     for name in phi:
         for a, b in zip(efficient[name], dense[name], strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * float(b.abs().max()))
@@ -90,13 +103,14 @@ def test_efficient_model_equals_the_dense_model_on_its_block_form_for_random_wei
 
 
 @given(graphs(largest=8), st.sampled_from(sorted(POLICIES)), st.integers(0, 100))
-def test_lemma_10_edge_order_and_orientation_move_the_incidence_along_and_nothing_else(g, policy, seed):
-    order = torch.randperm(g.num_edges, generator=generator(seed))
-    sign = 2 * torch.randint(2, (g.num_edges,), generator=generator(seed)) - 1
+def test_lemma_10_edge_order_and_orientation_move_the_incidence_along_and_nothing_else(device, g, policy, seed):
+    g = g.to(device)
+    order = torch.randperm(g.num_edges, generator=generator(seed)).to(device)
+    sign = 2 * torch.randint(2, (g.num_edges,), generator=generator(seed)).to(device) - 1
     index = torch.where(sign > 0, g.edge_index, g.edge_index.flip(0))[:, order]
     moved = Graph(index, g.resistance[order], g.batch)
-    phi = {"phi": torch.randn(g.num_nodes, 3, generator=generator(seed), dtype=torch.float64)}
-    model = efficient_for({"phi": 3}, POLICIES[policy], seed=seed)
+    phi = {"phi": drawn(g.num_nodes, 3, seed=seed, device=device)}
+    model = efficient_for({"phi": 3}, POLICIES[policy], seed=seed, device=device)
     (efficient, dense), (efficient_moved, dense_moved) = run_both(g, model, phi), run_both(moved, model, phi)
     size = float(dense["phi"].abs().max())
     torch.testing.assert_close(efficient_moved["phi"], efficient["phi"], rtol=1e-9, atol=1e-9 * size)
@@ -106,26 +120,27 @@ def test_lemma_10_edge_order_and_orientation_move_the_incidence_along_and_nothin
 
 
 @given(graphs(largest=8), st.integers(0, 100))
-def test_relabelling_nodes_relabels_the_answer(g, seed):
-    order = torch.randperm(g.num_nodes, generator=generator(seed))
-    place = torch.empty_like(order).scatter(0, order, torch.arange(g.num_nodes))
+def test_relabelling_nodes_relabels_the_answer(device, g, seed):
+    g = g.to(device)
+    order = torch.randperm(g.num_nodes, generator=generator(seed)).to(device)
+    place = order.argsort()
     moved = Graph(place[g.edge_index], g.resistance, g.batch)
-    phi = torch.randn(g.num_nodes, 3, generator=generator(seed), dtype=torch.float64)
-    model = efficient_for({"phi": 3}, FROBENIUS, seed=seed)
+    phi = drawn(g.num_nodes, 3, seed=seed, device=device)
+    model = efficient_for({"phi": 3}, FROBENIUS, seed=seed, device=device)
     with torch.no_grad():
         expected = model(g.laplacian(), {"phi": phi})["phi"][order]
         torch.testing.assert_close(model(moved.laplacian(), {"phi": phi[order]})["phi"], expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_padding_and_batch_neighbours_change_nothing(policy):
+def test_padding_and_batch_neighbours_change_nothing(device, policy):
     from ohmformer.graph.families import family
 
     parts = [family(name, n, generator=generator(), spread=1.0) for name, n in (("path", 4), ("csl", 9), ("star", 6))]
-    parts.append(Graph.from_edges([], num_nodes=1))
+    parts = [part.to(device) for part in (*parts, Graph.from_edges([], num_nodes=1))]
     together = Graph.collate(parts)
-    x = torch.randn(together.num_nodes, 3, generator=generator(), dtype=torch.float64)
-    model = efficient_for({"phi": 3}, POLICIES[policy])
+    x = drawn(together.num_nodes, 3, device=device)
+    model = efficient_for({"phi": 3}, POLICIES[policy], device=device)
     with torch.no_grad():
         batch = together.unpad(model(together.laplacian(), {"phi": together.pad(x)}, incidence=together.incidence())["phi"])
         alone = [
@@ -135,12 +150,12 @@ def test_padding_and_batch_neighbours_change_nothing(policy):
     torch.testing.assert_close(batch, torch.cat(alone), rtol=1e-10, atol=1e-10)
 
 
-def test_gradients_of_both_models_agree():
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0)], resistance=[1.0, 2.0, 3.0, 4.0])
-    efficient = efficient_for({"phi": 2}, FROBENIUS)
+def test_gradients_of_both_models_agree(device):
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 0)], resistance=[1.0, 2.0, 3.0, 4.0]).to(device)
+    efficient = efficient_for({"phi": 2}, FROBENIUS, device=device)
     layout = Layout({INCIDENCE: 4, "phi": 2})
-    dense = LinearTransformer.of(efficient.program(), layout)
-    phi = torch.randn(4, 2, generator=generator(), dtype=torch.float64)
+    dense = LinearTransformer.of(efficient.program(), layout).to(device)
+    phi = drawn(4, 2, device=device)
     efficient(g.laplacian(), {"phi": phi})["phi"].square()[0].sum().backward()
     layout.unpack(dense(layout.pack({INCIDENCE: g.incidence(), "phi": phi})))["phi"].square()[0].sum().backward()
     mine = torch.stack([_gradient(t) for t in efficient.tensors])
@@ -158,10 +173,10 @@ def test_gradients_of_both_models_agree():
     torch.testing.assert_close(_gradient(efficient.scalars), torch.stack(traces), rtol=1e-9, atol=1e-12)
 
 
-def test_gradcheck_through_scalars_matrices_and_normalisation():
-    g = Graph.from_edges([(0, 1), (1, 2)], resistance=[1.0, 2.0])
-    model = efficient_for({"phi": 2}, COLUMNS_AND_INCIDENCE, layers=2)
-    phi = torch.randn(3, 2, generator=generator(), dtype=torch.float64, requires_grad=True)
+def test_gradcheck_through_scalars_matrices_and_normalisation(device):
+    g = Graph.from_edges([(0, 1), (1, 2)], resistance=[1.0, 2.0]).to(device)
+    model = efficient_for({"phi": 2}, COLUMNS_AND_INCIDENCE, layers=2, device=device)
+    phi = drawn(3, 2, device=device).requires_grad_()
     gram = g.laplacian().requires_grad_()
 
     def run(gram, phi, *weights):
@@ -171,8 +186,8 @@ def test_gradcheck_through_scalars_matrices_and_normalisation():
     assert torch.autograd.gradcheck(run, (gram, phi, *model.parameters()))
 
 
-def test_zero_columns_stay_zero_with_finite_gradients():
-    phi = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
+def test_zero_columns_stay_zero_with_finite_gradients(device):
+    phi = torch.zeros(3, 2, dtype=torch.float64, device=device, requires_grad=True)
     for policy in (FROBENIUS, COLUMNS):
         out = policy.scale_features({"phi": phi})["phi"]
         assert torch.equal(out, torch.zeros_like(out))
@@ -180,17 +195,17 @@ def test_zero_columns_stay_zero_with_finite_gradients():
         assert torch.isfinite(_gradient(phi)).all()
 
 
-def test_a_model_learns():
+def test_a_model_learns(device):
     """A few steps of Adam lower the loss of a random model, in float32, on a batch of graphs."""
     from ohmformer import exact
     from ohmformer.graph.families import family
 
-    g = Graph.collate([family("csl", 10, generator=generator(i), spread=2.0) for i in range(20)]).to(dtype=torch.float32)
-    psi = g.pad(g.center(torch.randn(g.num_nodes, 4, generator=generator())))
+    g = Graph.collate([family("csl", 10, generator=generator(i), spread=2.0) for i in range(20)]).to(device, torch.float32)
+    psi = g.pad(g.center(drawn(g.num_nodes, 4, device=device).float()))
     target = torch.nn.functional.normalize(exact.pinv(g) @ psi, dim=-2)
     model = EfficientTransformer.random(
         {"demand": 4, "answer": 4}, layers=3, normalization=FROBENIUS, generator=generator(), scale=0.3
-    )
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []
     for _ in range(60):
@@ -218,11 +233,12 @@ def test_state_dict_restores_a_model():
     assert torch.equal(other.scalars, model.scalars)
 
 
-def test_many_models_train_as_one_by_vmap():
+def test_many_models_train_as_one_by_vmap(device):
     """What training several seeds at once needs: stacked parameters through functional_call, with and without gradients."""
-    models = [efficient_for({"phi": 3}, FROBENIUS, seed=seed) for seed in range(3)]
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
-    phi = {"phi": torch.randn(4, 3, generator=generator(), dtype=torch.float64)}
+    skip_where_pretended(device)
+    models = [efficient_for({"phi": 3}, FROBENIUS, seed=seed, device=device) for seed in range(3)]
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)]).to(device)
+    phi = {"phi": drawn(4, 3, device=device)}
     parameters, buffers = torch.func.stack_module_state(models)
 
     def run(parameters, buffers):
@@ -235,17 +251,31 @@ def test_many_models_train_as_one_by_vmap():
     torch.testing.assert_close(gradient["scalars"][1], _gradient(models[1].scalars))
 
 
-def test_forward_mode_agrees_with_reverse_mode():
-    model = efficient_for({"phi": 3}, COLUMNS).requires_grad_(False)
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
-    phi = {"phi": torch.randn(4, 3, generator=generator(), dtype=torch.float64)}
+@pytest.mark.parametrize("trained", [False, True])
+def test_every_way_to_differentiate_in_the_scalars_agrees_with_autograd(device, trained):
+    skip_where_pretended(device)
+    func = torch.func
+    model = efficient_for({"phi": 3}, COLUMNS, device=device).requires_grad_(trained)
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)]).to(device)
+    phi = {"phi": drawn(4, 3, device=device)}
 
     def run(scalars):
-        return torch.func.functional_call(model, {"scalars": scalars}, (g.laplacian(), phi))["phi"].square()[0].sum()
+        return func.functional_call(model, {"scalars": scalars}, (g.laplacian(), phi))["phi"].square()[0].sum()
 
-    forward, backward = torch.func.jacfwd(run)(model.scalars), torch.func.jacrev(run)(model.scalars)
-    torch.testing.assert_close(forward, backward)
-    assert backward.abs().sum() > 0
+    at = model.scalars.detach().clone()
+    twice, along = torch.stack([at, at]), drawn(*at.shape, seed=1, device=device)
+    truth = torch.autograd.grad(run(at.requires_grad_()), at)[0]
+    assert truth.abs().sum() > 0
+    for way in (func.grad(run), func.jacfwd(run), func.jacrev(run)):
+        torch.testing.assert_close(way(at.detach()), truth)
+    for way in (func.vmap(func.grad(run)), func.grad(lambda both: func.vmap(run)(both).sum())):
+        torch.testing.assert_close(way(twice.detach()), torch.stack([truth, truth]))
+    for way, point, direction in (
+        (run, at.detach(), along),
+        (lambda both: func.vmap(run)(both)[0], twice.detach(), torch.stack([along, along])),
+    ):
+        torch.testing.assert_close(func.jvp(way, (point,), (direction,))[1], truth @ along)
+    torch.testing.assert_close(func.jacfwd(func.jacfwd(run))(at.detach()), func.jacrev(func.jacrev(run))(at.detach()))
 
 
 def test_functional_call_leaves_shared_layers_alone():
@@ -269,11 +299,11 @@ def test_a_layer_that_occurs_twice_shares_its_weights():
     assert sum(p.numel() for p in dense.parameters()) == 4 * 9
 
 
-def test_the_efficient_model_takes_a_sparse_laplacian_where_the_incidence_stays():
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
+def test_the_efficient_model_takes_a_sparse_laplacian_where_the_incidence_stays(device):
+    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)]).to(device)
     layer = Layer(heads=(Head(value={("phi", "phi"): -0.1}, **similarity(INCIDENCE)),))
-    model = EfficientTransformer(Program({INCIDENCE: "edges", "phi": "demands"}, [layer] * 3))
-    phi = {"phi": torch.randn(4, 2, generator=generator(), dtype=torch.float64)}
+    model = EfficientTransformer(Program({INCIDENCE: "edges", "phi": "demands"}, [layer] * 3)).to(device)
+    phi = {"phi": drawn(4, 2, device=device)}
     torch.testing.assert_close(model(g.sparse_laplacian(), phi)["phi"], model(g.laplacian(), phi)["phi"])
 
 

@@ -1,0 +1,69 @@
+"""Pretend to have a second device: tensors that say they are there, though their numbers are kept on the CPU.
+
+An operation that mixes tensors of both devices raises what torch raises on a machine with a GPU, so that code which forgets
+to say ``device=`` is found on a machine that has none.
+"""
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+_setup_privateuseone_for_python_backend("elsewhere")
+DEVICE = torch.device("elsewhere", 0)
+MOVING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
+INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+"""Positions may be on the CPU, as with any other device."""
+
+
+class Elsewhere(torch.Tensor):
+    numbers: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, numbers: torch.Tensor) -> "Elsewhere":
+        shape: dict[str, Any] = {"dtype": numbers.dtype, "layout": numbers.layout, "device": DEVICE}
+        if numbers.layout == torch.strided:
+            shape |= {"strides": numbers.stride(), "storage_offset": numbers.storage_offset()}
+        return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, **shape)
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self.numbers = numbers
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+
+class SecondDevice(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+
+def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    there = {id(x.numbers): x for x in tensors if isinstance(x, Elsewhere)}
+    here = [x for x in tensors if not isinstance(x, Elsewhere) and x.ndim]
+    indexes = (
+        func._schema.name in INDEXING and isinstance(args[0], Elsewhere) and not any(map(torch.is_floating_point, here))
+    )
+    if there and here and func not in MOVING and not indexes:
+        raise RuntimeError(f"expected all tensors on one device, got {DEVICE} and cpu in {func}")
+    goes = kwargs.get("device")
+    outside = bool(there) if goes is None else torch.device(goes).type == DEVICE.type
+    if func is torch.ops.aten.copy_.default:
+        outside = isinstance(args[0], Elsewhere)
+    if goes is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    plain = tree_map(lambda x: x.numbers if isinstance(x, Elsewhere) else x, (args, kwargs))
+    found = func(*plain[0], **plain[1])
+
+    def wrap(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return there.get(id(x)) if id(x) in there else Elsewhere(x) if outside else x
+
+    if outside and goes is not None and any(found is x for x in tensors):
+        found = found.clone()
+    return tree_map(wrap, found)
