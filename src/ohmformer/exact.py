@@ -37,7 +37,7 @@ class Eigenvectors:
 
 
 def decompose(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
-    """All eigenpairs of every graph, ascending; the last columns belong to the null space and to padding, with value 0.
+    """Compute all eigenpairs of every graph, ascending; null space and padding come last, with value 0.
 
     LAPACK decomposes ``L + gamma N`` with N the projection onto the null space and gamma = 4 max_i L_ii >= 2 lmax. That
     finds eigenvalues to ``eps lmax``; where some are so small that this shows, the squared singular values of ``B`` are
@@ -60,7 +60,7 @@ def decompose(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor
 
 
 def _by_singular_values(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
-    """The same eigenpairs from the singular values of ``B``."""
+    """Compute all eigenpairs from the singular values of ``B``."""
     incidence = graph.incidence().detach()
     incidence = incidence if graph.batched else incidence[None]
     missing = max(graph.width - incidence.shape[-1], 0)
@@ -72,7 +72,7 @@ def _by_singular_values(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Fl
 
 
 def apply(graph: Graph, f: Callable[[Tensor], Tensor], *, at_zero: float = 0.0) -> Float[Tensor, "*graphs width width"]:
-    """``f(L)`` with ``f`` applied to the nonzero eigenvalues and ``at_zero`` to the null space."""
+    """Compute ``f(L)`` with ``f`` applied to the nonzero eigenvalues and ``at_zero`` to the null space."""
     values, vectors = decompose(graph)
     # at_zero on all of the null space (padding included) is at_zero times the identity plus f - at_zero on the range
     image = torch.where(values > 0, f(torch.where(values > 0, values, 1.0)) - at_zero, 0.0)
@@ -83,30 +83,30 @@ def apply(graph: Graph, f: Callable[[Tensor], Tensor], *, at_zero: float = 0.0) 
 
 
 def pinv(graph: Graph) -> Float[Tensor, "*graphs width width"]:
-    """``L^+``."""
+    """Compute the pseudo-inverse ``L^+``."""
     return apply(graph, torch.reciprocal)
 
 
 def sqrt_pinv(graph: Graph) -> Float[Tensor, "*graphs width width"]:
-    """The principal square root of ``L^+``."""
+    """Compute the principal square root of ``L^+``."""
     return apply(graph, torch.rsqrt)
 
 
 def heat(graph: Graph, s: float) -> Float[Tensor, "*graphs width width"]:
-    """``exp(-s L)``, for ``s > 0``."""
+    """Compute the heat kernel ``exp(-s L)``, for ``s > 0``."""
     if not s > 0:
         raise ValueError(f"the heat kernel needs s > 0, got {s!r}")
     return apply(graph, lambda x: torch.exp(-s * x), at_zero=1.0)
 
 
 def potentials(graph: Graph, demands: Tensor, *, center: bool = False) -> Float[Tensor, "nodes demands"]:
-    """``L^+ psi`` for every column of ``demands``."""
+    """Compute the potentials ``L^+ psi`` for every column psi of ``demands``."""
     psi = graph.check_demands(demands, center=center)
     return graph.unpad(pinv(graph) @ graph.pad(psi))
 
 
 def effective_resistance(graph: Graph) -> Float[Tensor, "*graphs width width"]:
-    """``R_ij``, the potential drop that drives one unit from i to j; ``inf`` between components.
+    """Compute ``R_ij``, the potential drop that drives one unit from i to j; ``inf`` between components.
 
     By Fact 1 from the rows of ``V Lambda^-1/2``, which keeps small resistances beside large ones accurate.
     """
@@ -117,7 +117,7 @@ def effective_resistance(graph: Graph) -> Float[Tensor, "*graphs width width"]:
 
 
 def eigenvectors(graph: Graph, k: int, which: str = "smallest") -> Eigenvectors:
-    """The ``k`` smallest *nonzero* eigenpairs of each graph, ascending, or the ``k`` largest, descending."""
+    """Compute the ``k`` smallest *nonzero* eigenpairs of each graph, ascending, or the ``k`` largest, descending."""
     if k < 1:
         raise ValueError(f"expected k >= 1 eigenvectors, got {k}")
     if which not in ("smallest", "largest"):
@@ -139,7 +139,7 @@ def eigenvectors(graph: Graph, k: int, which: str = "smallest") -> Eigenvectors:
 
 
 def spectrum(graph: Graph) -> Spectrum:
-    """The smallest and the largest nonzero eigenvalue over all graphs; ``[1, 1]`` if there is none."""
+    """Find the smallest and the largest nonzero eigenvalue over all graphs; ``[1, 1]`` if there is none."""
     values = decompose(graph)[0]
     values = values[values > 0]
     return Spectrum(float(values.min()), float(values.max())) if values.numel() else Spectrum(1.0, 1.0)

@@ -24,7 +24,7 @@ MOST_LAYERS = 10_000_000
 
 
 class Runnable(ABC):
-    """Weights by depth, and the two models they can be laid into."""
+    """Weights that are known for every depth, and how to run them: as the efficient or as the dense Transformer."""
 
     statement: ClassVar[str]
     """The statement of the paper that this realises, or "ours"."""
@@ -33,25 +33,25 @@ class Runnable(ABC):
 
     @abstractmethod
     def program(self, layers: int) -> Program:
-        """The weights of ``layers`` layers, block by block."""
+        """Write down the weights of ``layers`` layers, block by block."""
 
     def efficient(self, layers: int, *, dtype: torch.dtype = torch.float64) -> EfficientTransformer:
-        """The parameter-efficient model; its size does not depend on the graph."""
+        """Build the parameter-efficient model; its size does not depend on the graph."""
         return EfficientTransformer(self.program(check_layers(layers)), dtype)
 
     def dense(self, layers: int, graph: Graph, demands: int, *, dtype: torch.dtype = torch.float64) -> LinearTransformer:
-        """The paper's dense model, for graphs padded like ``graph`` and a number of demands."""
+        """Build the paper's dense model, for graphs padded like ``graph`` and a number of demands."""
         program = self.program(check_layers(layers))
         return LinearTransformer.of(program, self.layout(program, graph, demands), dtype)
 
     def layout(self, program: Program, graph: Graph, demands: int) -> Layout:
-        """Where each block lies in the dense model's tokens."""
+        """Find where each block lies in the dense model's tokens."""
         return program.layout(nodes=graph.width, edges=graph.incidence().shape[-1], demands=demands)
 
     def run_blocks(
         self, graph: Graph, blocks: Mapping[str, Tensor], layers: int, model: str = "efficient", *, trace: bool = True
     ) -> Trace:
-        """The state after every layer, or without ``trace`` after the last one only, from given input blocks."""
+        """Run the model from given blocks; returns the state after every layer, or without ``trace`` after the last."""
         if model == "efficient":
             efficient = self.efficient(layers, dtype=graph.dtype).to(graph.device).requires_grad_(False)
             if trace:
@@ -80,11 +80,11 @@ class Construction(Runnable):
 
     @abstractmethod
     def f(self, x: Tensor) -> Tensor:
-        """The function of an eigenvalue that is computed."""
+        """Evaluate the function that is computed, on eigenvalues."""
 
     @property
     def at_zero(self) -> float:
-        """Its value on the null space; if that is 0, signals are assumed to sum to zero on each component."""
+        """The value of ``f`` on the null space of ``L``; if it is 0, signals must sum to zero on each component."""
         return 0.0
 
     @property
@@ -95,7 +95,7 @@ class Construction(Runnable):
 
     @abstractmethod
     def inputs(self, graph: Graph, signals: Float[Tensor, "*graphs width demands"]) -> dict[str, Tensor]:
-        """The blocks at layer 0. Constructions with an n x n state ignore ``signals``."""
+        """Make the blocks before the first layer. Constructions with an n x n state ignore ``signals``."""
 
     @abstractmethod
     def plain(
@@ -104,11 +104,11 @@ class Construction(Runnable):
         blocks: Mapping[str, Tensor],
         layers: int,
     ) -> Iterator[Tensor]:
-        """The answer after each layer by matrix algebra, from the same input blocks: what the Transformer must equal."""
+        """Compute the answer after each layer by matrix algebra, from the same blocks: what the Transformer must equal."""
 
     @abstractmethod
     def error_bound(self, layers: int) -> float:
-        """A bound on the operator norm of ``answer - f(L)``; a ValueError where its condition fails."""
+        """Bound the operator norm of ``answer - f(L)``; a ValueError where the condition of the bound fails."""
 
     @property
     def min_layers(self) -> int:
@@ -116,7 +116,7 @@ class Construction(Runnable):
         return 0
 
     def layers_for(self, eps: float) -> int:
-        """The least depth whose bound is at most ``eps``."""
+        """Find the least depth whose bound is at most ``eps``."""
         if not 0 < eps < math.inf:
             raise ValueError(f"expected a positive error eps, got {eps!r}")
         low = high = self.min_layers
@@ -130,7 +130,7 @@ class Construction(Runnable):
         return high
 
     def rounding(self, layers: int, nodes: int, dtype: torch.dtype = torch.float64) -> float:
-        """What floating point may add to the bound: ``8 eps (layers + nodes)`` times size times amplification.
+        """Bound what floating point may add: ``8 eps (layers + nodes)`` times size times amplification.
 
         A product of length ``nodes`` commits a relative error of at most ``nodes eps``; the amplification says how much a
         perturbation of the state can grow until it reaches the answer.
@@ -138,11 +138,11 @@ class Construction(Runnable):
         return 8 * torch.finfo(dtype).eps * (layers + nodes) * self.size * self.amplification(layers)
 
     def amplification(self, layers: int) -> float:
-        """Growth of a perturbation on its way to the answer; the condition number unless said otherwise."""
+        """Bound the growth of a perturbation on its way to the answer; the condition number unless said otherwise."""
         return self.spectrum.condition
 
     def target(self, graph: Graph) -> Float[Tensor, "*graphs width width"]:
-        """``f(L)`` by LAPACK."""
+        """Compute ``f(L)`` by LAPACK."""
         return exact.apply(graph, self.f, at_zero=self.at_zero)
 
     @overload
@@ -197,7 +197,7 @@ class Construction(Runnable):
         model: str = "efficient",
         trace: bool = False,
     ) -> tuple[Tensor, Trace | None]:
-        """The answer to checked signals and, with ``trace``, the blocks after every layer."""
+        """Run the model on checked signals; returns the answer and, with ``trace``, the blocks after every layer."""
         everything = graph.identity if self.at_zero else graph.projector
         psi = everything() if signals is None else graph.pad(signals)
         states = self.run_blocks(graph, self.inputs(graph, psi), layers, model, trace=trace)
@@ -208,7 +208,7 @@ class Construction(Runnable):
 
 
 def check_layers(layers: int) -> int:
-    """``layers`` if it is a depth, else a ValueError."""
+    """Return ``layers`` as a whole number, or raise a ValueError if it is none or negative."""
     try:
         depth = operator.index(layers)
     except TypeError:
@@ -219,19 +219,19 @@ def check_layers(layers: int) -> int:
 
 
 def decay(x: float, exponent: int | float) -> float:
-    """``(1 - x) ** exponent`` for ``0 <= x <= 1``, exact for small x and exponents of any size."""
+    """Compute ``(1 - x) ** exponent`` for ``0 <= x <= 1``, exact for small x and exponents of any size."""
     if x >= 1:
         return 0.0 if exponent else 1.0
     return math.exp(max(exponent * math.log1p(-x), -746.0))
 
 
-def doublings(base: int, times: int) -> float:
-    """``base ** times`` as a float, at most about 1e300."""
-    return float(base) ** min(times, int(300 / math.log10(base)))
+def capped_power(base: int, exponent: int) -> float:
+    """Compute ``base ** exponent`` as a float, at most about 1e300."""
+    return float(base) ** min(exponent, int(300 / math.log10(base)))
 
 
 def check_step(step: float, spectrum: Spectrum, name: str) -> float:
-    """``step`` if gradient descent with it is covered by its bound, else a ValueError."""
+    """Return ``step`` if the bound of gradient descent covers it, or raise a ValueError."""
     if not 0 < step * spectrum.lmax <= 1:
         raise ValueError(f"{name} needs a step in (0, 1/lmax] = (0, {1 / spectrum.lmax:.6g}], got {step!r}")
     return step

@@ -40,7 +40,7 @@ class Laplacian:
     prefix: ClassVar[Program | None] = None
 
     def scale(self, contract: bool) -> float:
-        """One over the norm, if asked for."""
+        """Return the factor on the product: one over the norm of the matrix if it must contract, else 1."""
         return 1 / self.spectrum.lmax if contract else 1.0
 
     def layer(self, scale: float) -> Layer:
@@ -49,11 +49,11 @@ class Laplacian:
         return Layer(heads=(head,), skip={(VECTORS, VECTORS): -1.0})
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """The matrix, or if it takes several layers to make, its approximations."""
+        """Yield the matrix, or if it takes several layers to make, its approximations."""
         yield laplacian
 
     def image(self, eigenvalues: Tensor) -> Tensor:
-        """Its eigenvalues."""
+        """Map eigenvalues of ``L`` to those of the matrix that multiplies, here ``L`` itself."""
         return eigenvalues
 
 
@@ -71,11 +71,11 @@ class Shifted(Laplacian):
 
     @property
     def shift(self) -> float:
-        """Mu."""
+        """The shift mu, ``lmax`` unless given."""
         return self.spectrum.lmax if self.mu is None else self.mu
 
     def scale(self, contract: bool) -> float:
-        """One over mu, if asked for."""
+        """Return the factor on the product: one over mu if it must contract, else 1."""
         return 1 / self.shift if contract else 1.0
 
     def layer(self, scale: float) -> Layer:
@@ -84,11 +84,11 @@ class Shifted(Laplacian):
         return Layer(heads=(head,), skip={(VECTORS, VECTORS): scale * self.shift - 1})
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """The matrix."""
+        """Yield the matrix ``mu I - L``."""
         yield self.shift * torch.eye(laplacian.shape[-1], dtype=laplacian.dtype, device=laplacian.device) - laplacian
 
     def image(self, eigenvalues: Tensor) -> Tensor:
-        """Its eigenvalues."""
+        """Map eigenvalues of ``L`` to those of ``mu I - L``."""
         return self.shift - eigenvalues
 
 
@@ -107,7 +107,7 @@ class ThroughPinv(Laplacian):
 
     @property
     def depth(self) -> int:
-        """Its layers."""
+        """How many layers compute ``L^+``."""
         return self.inverse.layers_for(self.eps / self.spectrum.lmin)
 
     @property
@@ -116,7 +116,7 @@ class ThroughPinv(Laplacian):
         return self.inverse.program(self.depth)
 
     def scale(self, contract: bool) -> float:
-        """lmin, a little less than one over the norm, if asked for."""
+        """Return the factor on the product: lmin, a little less than one over the norm, if it must contract, else 1."""
         return self.spectrum.lmin / (1 + self.eps) if contract else 1.0
 
     def layer(self, scale: float) -> Layer:
@@ -125,17 +125,17 @@ class ThroughPinv(Laplacian):
         return Layer(heads=(head,), skip={(VECTORS, VECTORS): -1.0})
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """Polynomials in L, so their eigenvectors are exact whatever eps."""
+        """Yield approximations of ``L^+``: polynomials in L, so that their eigenvectors are exact whatever eps."""
         yield from self.inverse.plain(laplacian, blocks, self.depth)
 
     def image(self, eigenvalues: Tensor) -> Tensor:
-        """Its eigenvalues."""
+        """Map eigenvalues of ``L`` to those of ``L^+``."""
         return torch.where(eigenvalues > 0, 1 / eigenvalues, 0.0)
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What subspace iteration depends on."""
+    """What the error of subspace iteration depends on: two ratios of eigenvalues, and where it starts."""
 
     ratio: float
     """Eigenvalue k+1 over eigenvalue k of the matrix that multiplies."""
@@ -173,34 +173,34 @@ class SubspaceIteration(Runnable):
 
     @property
     def k(self) -> int:
-        """How many eigenvectors."""
+        """How many eigenvectors are computed."""
         return self.orthogonalize.k
 
     @property
     def scale(self) -> float:
-        """What the product is multiplied by, so that Newton-Schulz starts from singular values in (0, 1]."""
+        """The factor on the product, so that Newton-Schulz starts from singular values in (0, 1]."""
         return self.multiply.scale(contract=isinstance(self.orthogonalize, NewtonSchulz))
 
     @property
     def period(self) -> int:
-        """Layers a step: one to multiply and those that orthogonalise."""
+        """How many layers a step has: one to multiply, and those that orthogonalise."""
         return 1 + len(self.orthogonalize.round)
 
     @property
     def preparation(self) -> int:
-        """Layers before the first step."""
+        """How many layers come before the first step."""
         return len(self.multiply.prefix.layers) if self.multiply.prefix else 0
 
     def layers(self, steps: int) -> int:
-        """The depth of a number of whole steps."""
+        """Count the layers of some whole steps."""
         return self.preparation + steps * self.period
 
     def steps(self, layers: int) -> int:
-        """How often a given depth multiplies; the span of the columns depends on nothing else."""
+        """Count how often a given depth multiplies; the span of the columns depends on nothing else."""
         return math.ceil(max(check_layers(layers) - self.preparation, 0) / self.period)
 
     def program(self, layers: int) -> Program:
-        """Preparation, then steps, cut off at ``layers`` layers."""
+        """Write down the preparation, then steps, cut off at ``layers`` layers."""
         prefix = self.multiply.prefix or Program({INCIDENCE: "edges"}, [])
         period = [self.multiply.layer(self.scale), *self.orthogonalize.round]
         rest = max(check_layers(layers) - len(prefix.layers), 0)
@@ -209,7 +209,7 @@ class SubspaceIteration(Runnable):
         return Program(whole.blocks, whole.layers[:layers], whole.normalization)
 
     def start(self, graph: Graph, seed: int) -> Float[Tensor, "*graphs width k"]:
-        """Gaussian columns, orthonormalised by LAPACK, in the range of ``L`` if the null space is not wanted."""
+        """Draw Gaussian columns, orthonormalised by LAPACK, in the range of ``L`` if the null space is not wanted."""
         keeps_null = isinstance(self.multiply, Shifted)
         most = int((graph.graph_sizes if keeps_null else graph.ranks).min()) if graph.num_graphs else 0
         if self.k > most:
@@ -219,12 +219,12 @@ class SubspaceIteration(Runnable):
         return torch.linalg.qr(graph.pad(draw if keeps_null else graph.center(draw))).Q
 
     def inputs(self, graph: Graph, start: Tensor) -> dict[str, Tensor]:
-        """The columns, and what the preparation needs."""
+        """Start from the columns, and from what the preparation needs."""
         prepared = self.multiply.inverse.inputs(graph, start) if isinstance(self.multiply, ThroughPinv) else {}
         return {**prepared, VECTORS: start}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Algorithm 1, layer by layer."""
+        """Compute the columns after each layer of Algorithm 1 by matrix algebra."""
         phi = blocks[VECTORS]
         *_, matrix = self.multiply.plain(laplacian, blocks)
         for _ in range(min(layers, self.preparation)):
@@ -241,14 +241,14 @@ class SubspaceIteration(Runnable):
         return self.orthogonalize.normalization.scale_features({VECTORS: phi})[VECTORS]
 
     def run(self, graph: Graph, start: Tensor, *, layers: int, model: str = "efficient") -> Float[Tensor, "*graphs width k"]:
-        """The columns after ``layers`` layers, the leading eigenvector of the matrix first (with Gram-Schmidt)."""
+        """Run ``layers`` layers; returns the columns, the leading eigenvector of the matrix first (with Gram-Schmidt)."""
         states = self.run_blocks(graph, self.inputs(graph, start), layers, model, trace=False)
         return states.final[VECTORS].flip(-1)
 
     # ------------------------------------------------------------------------------------------------ bound
 
     def error_bound(self, layers: int, gap: Gap) -> float:
-        """The sine of the largest angle between the columns and the eigenspace: at most ``ratio^steps tangent``, and 1.
+        """Bound the sine of the largest angle between columns and eigenspace: ``ratio^steps tangent``, at most 1.
 
         The classical bound for subspace iteration: the span after t products is ``M^t span(Phi_0)``.
         """
@@ -262,7 +262,7 @@ class SubspaceIteration(Runnable):
         return min(1.0, gap.ratio ** self.steps(layers) * gap.tangent)
 
     def layers_for(self, eps: float, gap: Gap) -> int:
-        """The depth of the least number of whole steps whose bound is at most ``eps``."""
+        """Find the depth of the least number of whole steps whose bound is at most ``eps``."""
         if not eps > 0:
             raise ValueError(f"expected a positive error eps, got {eps!r}")
         self.error_bound(0, gap)
@@ -274,7 +274,7 @@ class SubspaceIteration(Runnable):
         return self.layers(steps)
 
     def rounding(self, gap: Gap, nodes: int, dtype: torch.dtype = torch.float64) -> float:
-        """What floating point may add to the angle.
+        """Bound what floating point may add to the sine of the angle.
 
         A step commits a relative error of ``8 eps (nodes + layers a step)``, which is larger by ``condition`` for the
         smallest of the columns, and sums to a geometric series in ``ratio``. A single layer of parallel heads leaves the
@@ -284,7 +284,7 @@ class SubspaceIteration(Runnable):
         return 8 * torch.finfo(dtype).eps * (nodes + self.period) * loss / (1 - gap.ratio)
 
     def eigenspace(self, graph: Graph) -> Eigenspace:
-        """The wanted eigenspace of a single graph by LAPACK."""
+        """Compute the wanted eigenspace of a single graph by LAPACK."""
         if graph.batched:
             raise ValueError(f"expected a single graph, got a batch of {graph.num_graphs}; see Graph.split")
         values, vectors = (x[0] for x in exact.decompose(graph))
@@ -304,19 +304,19 @@ class SubspaceIteration(Runnable):
         return Eigenspace(basis, ratio, float(image[0] / image[self.k - 1]))
 
     def gap(self, graph: Graph, start: Float[Tensor, "nodes k"]) -> Gap:
-        """The gap of a single graph and the angle of a start, by LAPACK."""
+        """Compute the gap of a single graph and the angle of a start, by LAPACK."""
         wanted = self.eigenspace(graph)
         return Gap(wanted.ratio, tangent(wanted.basis, start), wanted.condition)
 
 
 def tangent(basis: Float[Tensor, "nodes k"], columns: Float[Tensor, "nodes k"]) -> float:
-    """The tangent of the largest angle between the span of orthonormal ``basis`` and the span of ``columns``."""
+    """Compute the tangent of the largest angle between the span of orthonormal ``basis`` and the span of ``columns``."""
     q = torch.linalg.qr(columns).Q
     inside = basis.mT @ q
     return float(torch.linalg.matrix_norm(torch.linalg.solve(inside.mT, (q - basis @ inside).mT), 2))
 
 
 def sine(basis: Float[Tensor, "nodes k"], columns: Float[Tensor, "nodes k"]) -> float:
-    """The sine of that angle."""
+    """Compute the sine of the largest angle between the span of orthonormal ``basis`` and the span of ``columns``."""
     q = torch.linalg.qr(columns).Q
     return float(torch.linalg.matrix_norm(q - basis @ (basis.mT @ q), 2))

@@ -22,13 +22,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ohmformer.constructions.base import Construction, check_layers, check_step, decay, doublings
+from ohmformer.constructions.base import Construction, capped_power, check_layers, check_step, decay
 from ohmformer.graph import Graph
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, similarity
 
 
 class _Inverse(Construction):
-    """What all four have in common."""
+    """Constructions of the inverse of the Laplacian, ``f(x) = 1/x``."""
 
     def f(self, x: Tensor) -> Tensor:
         """``1/x``."""
@@ -66,11 +66,11 @@ class GradientDescent(_Inverse):
         return Program({INCIDENCE: "edges", "demand": "demands", "potential": "demands"}, [layer] * check_layers(layers))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """The demands; potentials start at zero."""
+        """Start from the demands; potentials start at zero."""
         return {"demand": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Gradient descent."""
+        """Compute the potentials after each step of gradient descent."""
         psi = blocks["demand"]
         phi = torch.zeros_like(psi)
         for _ in range(layers):
@@ -105,11 +105,11 @@ class Chebyshev(_Inverse):
 
     @property
     def gamma(self) -> float:
-        """The step towards the middle of the spectrum."""
+        """The step size, ``2/(lmin + lmax)``."""
         return 2 / (self.spectrum.lmin + self.spectrum.lmax)
 
     def omegas(self, layers: int) -> list[float]:
-        """The relaxation of each layer."""
+        """Compute ``omega_0, omega_1, ...``, one for each layer."""
         square = contraction(self.spectrum.condition) ** 2
         omegas: list[float] = []
         for l in range(layers):
@@ -134,11 +134,11 @@ class Chebyshev(_Inverse):
         )
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """The demands; potentials start at zero."""
+        """Start from the demands; potentials start at zero."""
         return {"demand": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """The semi-iteration."""
+        """Compute the potentials after each step of the semi-iteration."""
         psi = blocks["demand"]
         before = phi = torch.zeros_like(psi)
         for omega in self.omegas(layers):
@@ -163,14 +163,14 @@ class _MatrixInverse(_Inverse):
     @property
     @abstractmethod
     def start(self) -> float:
-        """The step tau of the first residual ``I-hat - tau L``."""
+        """The step size tau of the first residual ``I-hat - tau L``."""
 
     def first(self) -> Layer:
-        """From the incidence matrix to the first residual: ``R <- R - tau L R`` with ``R = I-hat``."""
+        """Make the layer from the incidence matrix to the first residual: ``R <- R - tau L R`` with ``R = I-hat``."""
         return Layer(heads=(Head(value={("residual", "residual"): -self.start}, **similarity(INCIDENCE)),))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """``I``, ``I-hat`` and ``tau I-hat``; the projection keeps the null space at zero for ever."""
+        """Start from ``I``, ``I-hat`` and ``tau I-hat``; the projection keeps the null space at zero for ever."""
         projector = graph.projector()
         return {"identity": graph.identity(), "residual": projector, "pinv": self.start * projector}
 
@@ -207,7 +207,7 @@ class Squaring(_MatrixInverse):
         return Program(self.blocks, [self.first(), *[square] * (layers - 1)] if check_layers(layers) else [])
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Repeated squaring."""
+        """Compute ``X`` after each squaring."""
         x, r = blocks["pinv"], blocks["residual"] - self.start * laplacian
         for l in range(layers):
             if l > 0:
@@ -217,12 +217,12 @@ class Squaring(_MatrixInverse):
     def error_bound(self, layers: int) -> float:
         """``(1 - delta lmin)^(2^(L-1)) / lmin``: the powers from 2^(L-1) on are missing."""
         squarings = max(check_layers(layers) - 1, 0)
-        return decay(self.start * self.spectrum.lmin, doublings(2, squarings)) / self.spectrum.lmin
+        return decay(self.start * self.spectrum.lmin, capped_power(2, squarings)) / self.spectrum.lmin
 
     def printed_bound(self, layers: int) -> float:
         """As printed, ``exp(-delta 2^(L-1) lmin) / lmin``: holds for the corrected weights."""
         lmin = self.spectrum.lmin
-        return math.exp(-self.start * doublings(2, max(check_layers(layers) - 1, 0)) * lmin) / lmin
+        return math.exp(-self.start * capped_power(2, max(check_layers(layers) - 1, 0)) * lmin) / lmin
 
 
 @dataclass(frozen=True)
@@ -241,11 +241,11 @@ class ChebyshevCubing(_MatrixInverse):
 
     @property
     def start(self) -> float:
-        """``2/(lmin + lmax)``."""
+        """The step size, ``2/(lmin + lmax)``."""
         return 2 / (self.spectrum.lmin + self.spectrum.lmax)
 
     def offsets(self, layers: int) -> list[float]:
-        """``u_l`` for each cubing layer: ``u_0 = 3 q^2 / 4``, then ``u <- u^3 / (9 (1 - u)^2)``."""
+        """Compute ``u_l`` for each cubing layer: ``u_0 = 3 q^2 / 4``, then ``u <- u^3 / (9 (1 - u)^2)``."""
         offsets: list[float] = []
         for l in range(layers):
             offsets.append(
@@ -256,7 +256,7 @@ class ChebyshevCubing(_MatrixInverse):
         return offsets
 
     def program(self, layers: int) -> Program:
-        """See the class; the first layer makes the residual from the incidence matrix."""
+        """The weights of the update above; the first layer makes the residual from the incidence matrix."""
         cubes = [self._layer(u) for u in self.offsets(check_layers(layers) - 1)]
         return Program(self.blocks, [self.first(), *cubes] if layers else [])
 
@@ -272,7 +272,7 @@ class ChebyshevCubing(_MatrixInverse):
         )
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Repeated composition with T_3."""
+        """Compute ``X`` after each composition with T_3."""
         x, r = blocks["pinv"], blocks["residual"] - self.start * laplacian
         if layers:
             yield x
@@ -284,7 +284,8 @@ class ChebyshevCubing(_MatrixInverse):
     def error_bound(self, layers: int) -> float:
         """``1 / (lmin T_m(1/q)) <= 2 rho^m / lmin`` with ``m = 3^(L-1)``."""
         return (
-            inverse_chebyshev(doublings(3, max(check_layers(layers) - 1, 0)), self.spectrum.condition) / self.spectrum.lmin
+            inverse_chebyshev(capped_power(3, max(check_layers(layers) - 1, 0)), self.spectrum.condition)
+            / self.spectrum.lmin
         )
 
 

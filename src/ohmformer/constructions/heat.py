@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ohmformer.constructions.base import Construction, check_layers, doublings
+from ohmformer.constructions.base import Construction, capped_power, check_layers
 from ohmformer.graph import Graph
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, similarity
 
 
 @dataclass(frozen=True)
 class _Heat(Construction):
-    """What all three have in common: the time ``s > 0``."""
+    """Constructions of the heat kernel after the time ``s > 0``, ``f(x) = exp(-s x)``."""
 
     s: float
 
@@ -50,7 +50,7 @@ class _Heat(Construction):
 
     @property
     def reach(self) -> float:
-        """``s lmax``."""
+        """The largest exponent, ``s lmax``: depth and bounds depend on it."""
         return self.s * self.spectrum.lmax
 
 
@@ -79,11 +79,11 @@ class TaylorHeat(_Heat):
         return Program(blocks, [layer(l) for l in range(check_layers(layers))])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """The signals as the zeroth term."""
+        """Start from the signals as the zeroth term."""
         return {"term": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """The truncated series."""
+        """Compute the series after each term."""
         term = blocks["term"]
         kernel = torch.zeros_like(term)
         for l in range(layers):
@@ -104,7 +104,7 @@ class TaylorHeat(_Heat):
 
     @property
     def min_layers(self) -> int:
-        """Terms shrink from here on."""
+        """The depth from which on terms shrink, ``s lmax`` rounded up."""
         return math.ceil(self.reach)
 
     def amplification(self, layers: int) -> float:
@@ -125,7 +125,7 @@ class CubedHeat(_Heat):
     takes_signals: ClassVar[bool] = False
 
     def seed(self, layers: int) -> int:
-        """Layers that build the seed, a Taylor polynomial of degree ``2 seed - 1``; the others cube."""
+        """Count the layers that build the seed, a Taylor polynomial of degree ``2 seed - 1``; the others cube."""
         return 1
 
     def program(self, layers: int) -> Program:
@@ -137,11 +137,11 @@ class CubedHeat(_Heat):
         return Program({INCIDENCE: "edges", "kernel": "nodes"}, [first, *[_CUBE] * (layers - 1)])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """The identity."""
+        """Start from the identity."""
         return {"kernel": graph.identity()}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Repeated cubing."""
+        """Compute the kernel after each cubing."""
         kernel = blocks["kernel"]
         for l in range(layers):
             kernel = kernel - self.s / 3 ** (layers - 1) * laplacian if l == 0 else kernel @ kernel @ kernel
@@ -155,28 +155,28 @@ class CubedHeat(_Heat):
         if check_layers(layers) == 0:
             return 1.0  # the identity, or nothing, against exp(-s x) in (0, 1]
         seed = self.seed(layers)
-        limit = doublings(3, layers - seed) * first_zero(2 * seed - 1)
+        limit = capped_power(3, layers - seed) * first_zero(2 * seed - 1)
         if self.reach > limit:
             raise ValueError(f"{self.statement} needs s lmax <= {limit:.4g} at {layers} layers, got {self.reach:.4g}")
         return cubing_bound(self.reach, 2 * seed - 1, layers - seed)
 
     def printed_bound(self, layers: int) -> float:
         """As printed, ``3^(1-c) s^2 lmax^2`` for ``s lmax <= 3^c``, c = layers - 1 >= 0: holds."""
-        if check_layers(layers) < 1 or self.reach > doublings(3, layers - 1):
+        if check_layers(layers) < 1 or self.reach > capped_power(3, layers - 1):
             raise ValueError(f"Lemma 5 needs s lmax <= 3^(layers - 1), got {self.reach:.4g} at {layers} layers")
-        return 3 / doublings(3, layers - 1) * self.reach**2
+        return 3 / capped_power(3, layers - 1) * self.reach**2
 
     @property
     def min_layers(self) -> int:
         """The least depth at which the seed is positive on the spectrum."""
         layers = 1
-        while self.reach > doublings(3, layers - self.seed(layers)) * first_zero(2 * self.seed(layers) - 1):
+        while self.reach > capped_power(3, layers - self.seed(layers)) * first_zero(2 * self.seed(layers) - 1):
             layers += 1
         return layers
 
     def amplification(self, layers: int) -> float:
         """``3^c``: a relative error of the seed is multiplied by the power it is raised to."""
-        return doublings(3, layers - self.seed(layers)) if layers else 1.0
+        return capped_power(3, layers - self.seed(layers)) if layers else 1.0
 
 
 @dataclass(frozen=True)
@@ -194,11 +194,11 @@ class SeededHeat(CubedHeat):
     statement: ClassVar[str] = "ours"
 
     def seed(self, layers: int) -> int:
-        """The j whose bound, rounding included, is smallest."""
+        """Choose the j whose bound, rounding included, is smallest."""
         return _best_seed(self.reach, layers)
 
     def program(self, layers: int) -> Program:
-        """See the class."""
+        """The weights of the update above."""
         blocks = {INCIDENCE: "edges", "identity": "nodes", "generator": "nodes", "kernel": "nodes"}
         if check_layers(layers) == 0:
             return Program(blocks, [])
@@ -228,11 +228,11 @@ class SeededHeat(CubedHeat):
         return Program(blocks, [first, *steps, *[_CUBE] * (layers - j)])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """The identity; the kernel starts empty, so that the tiny last coefficient is not added to a one."""
+        """Start from the identity; the kernel starts empty, so that the tiny last coefficient is not added to a one."""
         return {"identity": graph.identity()}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Horner's rule in steps of two, then cubing."""
+        """Compute the kernel after each step: Horner's rule in steps of two, then cubing."""
         if layers == 0:
             return
         identity, j = blocks["identity"], self.seed(layers)
@@ -252,32 +252,32 @@ _CUBE = Layer(heads=(Head(value={("kernel", "kernel"): 1.0}, **similarity("kerne
 
 
 def cubing_bound(reach: float, degree: int, cubings: int) -> float:
-    """The error of cubing a Taylor seed of odd degree q, ``p(x/C)^C`` against ``exp(-x)`` for ``0 <= x <= reach``, C = 3^c.
+    """Bound the error of ``p(x/C)^C`` against ``exp(-x)`` for ``0 <= x <= reach``, p Taylor's seed of odd degree q, C = 3^c.
 
     For odd q, ``0 <= exp(-y) - p(y) <= y^(q+1)/(q+1)!`` while p is positive. As
     ``|a^C - b^C| <= C max(a, b)^(C-1) |a - b|``, the error is at most ``C exp(-x (C-1)/C) (x/C)^(q+1) / (q+1)!``,
     which is largest at ``x = (q+1) C/(C-1)``.
     """
-    times, order = doublings(3, cubings), degree + 1
+    times, order = capped_power(3, cubings), degree + 1
     x = reach if times == 1 else min(reach, order * times / (times - 1))
     return times * math.exp(-x * (times - 1) / times) * (x / times) ** order / math.factorial(order)
 
 
 @lru_cache
 def first_zero(degree: int) -> float:
-    """The one real zero of the Taylor polynomial of ``exp(-y)`` of odd degree: it is positive before."""
+    """Find the one real zero of the Taylor polynomial of ``exp(-y)`` of odd degree: it is positive before."""
     roots = np.roots([(-1) ** i / math.factorial(i) for i in range(degree, -1, -1)])
     return float(roots[np.abs(roots.imag).argmin()].real)
 
 
 @lru_cache
 def _best_seed(reach: float, layers: int) -> int:
-    """The seed layers with the smallest bound plus rounding among those whose condition holds; 1 if none."""
+    """Find the number of seed layers with the smallest bound plus rounding whose condition holds; 1 if none."""
 
     def cost(j: int) -> float:
         cubings = layers - j
-        if reach > doublings(3, cubings) * first_zero(2 * j - 1):
+        if reach > capped_power(3, cubings) * first_zero(2 * j - 1):
             return math.inf
-        return cubing_bound(reach, 2 * j - 1, cubings) + doublings(3, cubings) * np.finfo(np.float64).eps
+        return cubing_bound(reach, 2 * j - 1, cubings) + capped_power(3, cubings) * np.finfo(np.float64).eps
 
     return min(range(1, min(max(layers, 1), 10) + 1), key=cost)

@@ -26,7 +26,7 @@ UNIT_COLUMNS = Normalization(features="columns", only=(VECTORS,))
 
 @dataclass(frozen=True)
 class Orthogonalization(Runnable):
-    """``k`` columns made orthonormal; the program can be run at any depth."""
+    """Layers that make ``k`` columns orthonormal, round by round; the program can be run at any depth."""
 
     k: int
 
@@ -44,20 +44,33 @@ class Orthogonalization(Runnable):
 
     @abstractmethod
     def step(self, phi: Float[Tensor, "*graphs nodes k"], index: int) -> Float[Tensor, "*graphs nodes k"]:
-        """Layer ``index`` of a round in plain matrix algebra."""
+        """Apply layer ``index`` of a round in plain matrix algebra."""
 
     def program(self, layers: int) -> Program:
-        """Rounds until ``layers`` layers are full."""
+        """Repeat rounds until there are ``layers`` layers."""
         period = self.round or [Layer()]
         stack = [period[l % len(period)] for l in range(check_layers(layers))]
         return Program({INCIDENCE: "edges", VECTORS: self.k}, stack, self.normalization)
 
     def plain(self, phi: Float[Tensor, "*graphs nodes k"], layers: int) -> Iterator[Tensor]:
-        """The columns after each layer."""
+        """Compute the columns after each layer."""
         period = max(len(self.round), 1)
         for l in range(layers):
             phi = self.step(phi, l % period)
             yield phi
+
+    def error_bound(self, layers: int, smallest: float | None = None) -> float:
+        """``|Phi^T Phi - I| = 0`` after k layers, up to rounding; nothing is promised before.
+
+        ``smallest`` is the smallest singular value at the start, on which only :class:`NewtonSchulz` depends.
+        """
+        if check_layers(layers) < self.k:
+            raise ValueError(f"{self.statement} needs k = {self.k} layers to orthogonalise k columns, got {layers}")
+        return 0.0
+
+    def layers_for(self, eps: float, smallest: float | None = None) -> int:
+        """Find the least depth whose bound is at most ``eps``."""
+        return self.k
 
 
 @dataclass(frozen=True)
@@ -77,21 +90,11 @@ class GramSchmidt(Orthogonalization):
         return [single_index(i, self.k) for i in range(self.k - 1, -1, -1)]
 
     def step(self, phi: Tensor, index: int) -> Tensor:
-        """Gram and Schmidt's step for column ``k - 1 - index``."""
+        """Orthogonalise column ``k - 1 - index`` to those after it."""
         i = self.k - 1 - index
         column, later = phi[..., :, i : i + 1], phi[..., :, i + 1 :]
         column = column - later @ (later.mT @ column)
         return unit_columns(torch.cat([phi[..., :, :i], column, later], dim=-1))
-
-    def error_bound(self, layers: int) -> float:
-        """``|Phi^T Phi - I| = 0`` after k layers, up to rounding; nothing is promised before."""
-        if check_layers(layers) < self.k:
-            raise ValueError(f"Lemma 8 needs k = {self.k} layers to orthogonalise k columns, got {layers}")
-        return 0.0
-
-    def layers_for(self, eps: float) -> int:
-        """``k``, whatever the error."""
-        return self.k
 
 
 @dataclass(frozen=True)
@@ -115,19 +118,9 @@ class ParallelGramSchmidt(Orthogonalization):
         return [Layer(heads)]
 
     def step(self, phi: Tensor, index: int) -> Tensor:
-        """All columns at once."""
+        """Orthogonalise all columns at once, each to the old ones after it."""
         gram = phi.mT @ phi
         return unit_columns(phi - phi @ torch.tril(gram, diagonal=-1))
-
-    def error_bound(self, layers: int) -> float:
-        """``|Phi^T Phi - I| = 0`` after k layers, up to rounding; nothing is promised before."""
-        if check_layers(layers) < self.k:
-            raise ValueError(f"k parallel heads need k = {self.k} layers to be exact, got {layers}")
-        return 0.0
-
-    def layers_for(self, eps: float) -> int:
-        """``k``, whatever the error."""
-        return self.k
 
 
 @dataclass(frozen=True)
@@ -156,15 +149,15 @@ class NewtonSchulz(Orthogonalization):
         return [layer] * self.rounds
 
     def step(self, phi: Tensor, index: int) -> Tensor:
-        """Newton and Schulz's step."""
+        """Apply one step of Newton-Schulz."""
         return 1.5 * phi - 0.5 * phi @ (phi.mT @ phi)
 
-    def error_bound(self, layers: int, smallest: float) -> float:
+    def error_bound(self, layers: int, smallest: float | None = None) -> float:
         """``1 - g^2`` after ``g <- g (3 - g^2)/2`` from ``smallest``, for singular values in ``[smallest, 1]``.
 
         In terms of the defect ``e = 1 - g^2`` itself that is ``e <- e^2 (3 + e)/4``.
         """
-        if not 0 < smallest <= 1 + 1e-12:
+        if smallest is None or not 0 < smallest <= 1 + 1e-12:
             raise ValueError(f"Newton-Schulz needs singular values in (0, 1], got a smallest one of {smallest!r}")
         g, defect = smallest, max(1 - smallest**2, 0.0)
         for _ in range(check_layers(layers)):
@@ -173,8 +166,8 @@ class NewtonSchulz(Orthogonalization):
             defect = defect**2 * (3 + defect) / 4 if defect < 0.5 else 1 - g * g
         return defect
 
-    def layers_for(self, eps: float, smallest: float) -> int:
-        """The least depth whose bound is at most ``eps``."""
+    def layers_for(self, eps: float, smallest: float | None = None) -> int:
+        """Find the least depth whose bound is at most ``eps``."""
         if not eps > 0:
             raise ValueError(f"expected a positive error eps, got {eps!r}")
         layers = 0
@@ -184,7 +177,7 @@ class NewtonSchulz(Orthogonalization):
 
 
 def single_index(i: int, k: int) -> Layer:
-    """Lemma 8 as a layer: column i made orthogonal to columns i+1..k-1; ``W^V = -A``, ``W^Q^T W^K = H``, ``W^R = 0``."""
+    """Write Lemma 8 as a layer: column i made orthogonal to those after it; ``W^V = -A``, ``W^Q^T W^K = H``, ``W^R = 0``."""
     if not 0 <= i < k:
         raise ValueError(f"expected a column index in 0..{k - 1}, got {i}")
     only = tuple(-1.0 if j == i else 0.0 for j in range(k))
@@ -193,5 +186,5 @@ def single_index(i: int, k: int) -> Layer:
 
 
 def unit_columns(phi: Float[Tensor, "*graphs nodes k"]) -> Float[Tensor, "*graphs nodes k"]:
-    """Columns divided by their norms, as the model does it."""
+    """Divide columns by their norms, as the model does."""
     return UNIT_COLUMNS.scale_features({VECTORS: phi})[VECTORS]

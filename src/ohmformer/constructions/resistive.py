@@ -21,11 +21,11 @@ from ohmformer.graph import Graph
 from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, similarity
 
 CONVERGED = 4e-16
-"""How near to 1 Newton-Schulz is taken for converged."""
+"""The distance from 1 at which Newton-Schulz counts as converged."""
 
 
 class _Root(Construction):
-    """What both have in common."""
+    """Constructions of the square root of the inverse, ``f(x) = x^-1/2``."""
 
     answer: ClassVar[str] = "root"
 
@@ -51,7 +51,7 @@ class PowerSeriesRoot(_Root):
         return 1 / self.spectrum.lmax
 
     def coefficients(self, layers: int) -> Iterator[float]:
-        """``alpha_0 .. alpha_{layers-1}`` by ``alpha_l = alpha_{l-1} (2l - 1) / (2l)``."""
+        """Compute ``alpha_0 .. alpha_{layers-1}`` by ``alpha_l = alpha_{l-1} (2l - 1) / (2l)``."""
         alpha = math.sqrt(self.delta)
         for l in range(layers):
             yield alpha
@@ -70,11 +70,11 @@ class PowerSeriesRoot(_Root):
         return Program(blocks, [layer(alpha) for alpha in self.coefficients(check_layers(layers))])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """The demands as the zeroth power."""
+        """Start from the demands as the zeroth power."""
         return {"power": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """The truncated series."""
+        """Compute the series after each term."""
         term = blocks["power"]
         root = torch.zeros_like(term)
         for alpha in self.coefficients(layers):
@@ -116,11 +116,11 @@ class NewtonSchulzRoot(_Root):
     takes_signals: ClassVar[bool] = False
 
     def schedule(self, layers: int) -> list[tuple[float, float]]:
-        """``(a, b)`` for each of the layers after the first, until g has converged to rounding."""
+        """Compute ``(a, b)`` for each of the layers after the first, until g has converged to rounding."""
         return [(a, b) for a, b, *_ in self._intervals(layers)][1:]
 
     def _intervals(self, layers: int) -> Iterator[tuple[float, float, float, float]]:
-        """``(a, b, low, high)`` layer by layer: its coefficients, and the interval that holds g after it.
+        """Compute ``(a, b, low, high)`` layer by layer: its coefficients, and the interval that holds g after it.
 
         The first layer only makes ``Y``.
         """
@@ -159,11 +159,11 @@ class NewtonSchulzRoot(_Root):
         return Program(blocks, live + [Layer()] * (layers - len(live)))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """``Z = I-hat / sqrt(lmax)``; ``Y`` starts empty."""
+        """Start from ``Z = I-hat / sqrt(lmax)``; ``Y`` starts empty."""
         return {"root": graph.projector() / math.sqrt(self.spectrum.lmax)}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """The coupled iteration."""
+        """Compute ``Z`` after each step of the coupled iteration."""
         z = blocks["root"]
         y = laplacian / math.sqrt(self.spectrum.lmax)
         if layers:

@@ -55,7 +55,7 @@ class SpectralFilter(Construction):
             )
 
     def f(self, x: Tensor) -> Tensor:
-        """The given function."""
+        """Evaluate the given function."""
         return torch.as_tensor(self.function(x.numpy()))
 
     @property
@@ -65,7 +65,7 @@ class SpectralFilter(Construction):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where f is fitted, a little wider than a point."""
+        """The interval on which f is fitted, a little wider than a point."""
         low, high = (0.0 if self.null else self.spectrum.lmin), self.spectrum.lmax
         return low, max(high, low * (1 + 1e-3))
 
@@ -98,7 +98,7 @@ class SpectralFilter(Construction):
         )
 
     def _sample(self, points: np.ndarray) -> np.ndarray:
-        """F at points of [-1, 1], mapped to the interval."""
+        """Evaluate f at points of [-1, 1], mapped to the interval."""
         low, high = self.interval
         values = np.asarray(self.function((high - low) / 2 * points + (high + low) / 2), dtype=np.float64)
         if values.shape != points.shape or not np.isfinite(values).all():
@@ -116,7 +116,7 @@ class SpectralFilter(Construction):
         return float(np.abs(self.coefficients).sum())
 
     def _recurrence(self, layers: int) -> Iterator[tuple[float, float, float, float]]:
-        """``(c, first, a, b)`` of each layer: ``T_new = a T + b L T - T_old``, ``answer += first T + c T_new``."""
+        """Compute ``(c, first, a, b)`` of each layer: ``T_new = a T + b L T - T_old``, ``answer += first T + c T_new``."""
         low, high = self.interval
         c = self.coefficients
         for l in range(min(layers, len(c) - 1)):
@@ -148,11 +148,11 @@ class SpectralFilter(Construction):
         return Program(blocks, stack + [Layer()] * (layers - len(stack)))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """``T_0`` is the signal."""
+        """Start from ``T_0``, the signal."""
         return {"current": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """The truncated series."""
+        """Compute the series after each term."""
         current = blocks["current"]
         previous = answer = torch.zeros_like(current)
         for c, first, a, b in self._recurrence(layers):

@@ -17,13 +17,13 @@ ENTRIES = 2**18
 
 
 def padded_widths(sizes: Int[np.ndarray, " graphs"]) -> Int[np.ndarray, " graphs"]:
-    """The width each graph is padded to: at most three nodes more, or an eighth of the graph."""
+    """Compute the width each graph is padded to: at most three nodes more, or an eighth of the graph."""
     step = np.maximum(4, 2 ** np.floor(np.log2(np.maximum(sizes, 1) / 8)).clip(min=1)).astype(np.int64)
     return -(-sizes // step) * step
 
 
 def like_sized(sizes: Int[np.ndarray, " graphs"], together: int = ENTRIES) -> list[tuple[int, Int[np.ndarray, " chosen"]]]:
-    """Graphs in groups that are padded to one width, each with that width and at most ``together`` matrix entries."""
+    """Group graphs that are padded to one width, each with that width and at most ``together`` matrix entries."""
     widths, groups = padded_widths(sizes), []
     for width in np.unique(widths).tolist():
         members = np.nonzero(widths == width)[0]

@@ -94,7 +94,7 @@ FAMILIES: dict[str, Callable[[int, torch.Generator], Edges]] = {
 
 
 def family(name: str, nodes: int, *, generator: torch.Generator, spread: float = 0.0) -> Graph:
-    """A graph of a family with resistances ``exp(U[-spread, spread])``: 1 for spread 0, the paper's for spread 2."""
+    """Draw a graph of a family with resistances ``exp(U[-spread, spread])``: 1 for spread 0, the paper's for spread 2."""
     if name not in FAMILIES:
         raise ValueError(f"expected a family among {', '.join(FAMILIES)}, got {name!r}")
     least = {"csl": 5, "barbell": 5, "barabasi-albert": 3}.get(name, 1)
@@ -106,7 +106,7 @@ def family(name: str, nodes: int, *, generator: torch.Generator, spread: float =
 
 
 def disjoint(*graphs: Graph) -> Graph:
-    """One disconnected graph out of several."""
+    """Put several graphs into one disconnected graph."""
     together = Graph.collate(graphs)
     return Graph(together.edge_index, together.resistance, torch.zeros_like(together.batch))
 
@@ -120,7 +120,7 @@ class Named:
 
 
 def zoo(seed: int) -> list[Named]:
-    """The graphs of ``ohmformer verify``: ten families, two sizes, two kinds of resistances, and disconnected mixtures."""
+    """Draw the graphs of ``ohmformer verify``: ten families, two sizes, two kinds of resistances, disconnected mixtures."""
     generator = torch.Generator().manual_seed(seed)
     graphs = [
         Named(f"{name}-{nodes}{'-weighted' if spread else ''}", family(name, nodes, generator=generator, spread=spread))

@@ -74,7 +74,7 @@ class Graph(Layout):
         conductance: Weights | None = None,
         signed: bool = False,
     ) -> Graph:
-        """A graph from pairs ``(u, v)``, each undirected edge listed once; unit resistances unless weights are given.
+        """Build a graph from pairs ``(u, v)``, each undirected edge listed once; unit resistances unless weights are given.
 
         With ``signed=True`` weights may be negative, as those of series capacitors are. Potentials and flow of such a graph
         are solved for by ``method="direct"``; everything else refuses it.
@@ -91,7 +91,7 @@ class Graph(Layout):
     def from_pyg(
         cls, data: Any, *, resistance: str | Weights | None = None, conductance: str | Weights | None = None
     ) -> Graph:
-        """A graph from a PyG ``Data`` or ``Batch``.
+        """Build a graph from a PyG ``Data`` or ``Batch``.
 
         Its ``edge_index`` lists every edge in both directions or every edge once; a mixture is an error, see
         :func:`~ohmformer.graph.edges.lists_both_directions`. Weights are an attribute's name or one value per listed pair;
@@ -110,7 +110,7 @@ class Graph(Layout):
 
     @classmethod
     def from_networkx(cls, graph: nx.Graph, *, resistance: str | None = None, conductance: str | None = None) -> Graph:
-        """A graph from a networkx ``Graph`` or ``MultiGraph``; nodes are numbered in the order of ``graph.nodes``.
+        """Build a graph from a networkx ``Graph`` or ``MultiGraph``; nodes are numbered in the order of ``graph.nodes``.
 
         ``resistance=`` or ``conductance=`` names the edge attribute to read.
         """
@@ -130,7 +130,7 @@ class Graph(Layout):
 
     @classmethod
     def from_scipy(cls, adjacency: Any, *, entries: str) -> Graph:
-        """A graph from a symmetric SciPy sparse adjacency matrix.
+        """Build a graph from a symmetric SciPy sparse adjacency matrix.
 
         ``entries`` says what its values are: ``"conductance"``, ``"resistance"`` or, to ignore them, ``"unit"``.
         """
@@ -157,7 +157,7 @@ class Graph(Layout):
 
     @classmethod
     def collate(cls, graphs: Iterable[Graph]) -> Graph:
-        """One batch out of several graphs."""
+        """Put several graphs into one batch."""
         graphs = list(graphs)
         if not graphs:
             raise ValueError("expected at least one graph to collate, got none")
@@ -174,7 +174,7 @@ class Graph(Layout):
         )
 
     def split(self) -> list[Graph]:
-        """The graphs of a batch, one by one; the inverse of :meth:`collate`."""
+        """Split a batch into its graphs, the inverse of :meth:`collate`."""
         counts = self.edge_counts.tolist()
         order = self.edge_graph.argsort(stable=True)
         parts = zip(
@@ -186,7 +186,7 @@ class Graph(Layout):
         return [Graph(*part, signed=self.signed) for part in parts]
 
     def select(self, which: Int[Tensor, " chosen"]) -> Graph:
-        """A batch of some graphs of a batch, in the order of ``which``."""
+        """Select some graphs of a batch, in the order of ``which``."""
         node = self.nodes.rows(which)
         renumber = torch.full((self.num_nodes,), -1, device=self.device)
         renumber[node] = torch.arange(len(node), device=self.device)
@@ -195,13 +195,13 @@ class Graph(Layout):
         return Graph(renumber[self.edge_index[:, mine]], self.resistance[mine], batch, len(which), True, signed=self.signed)
 
     def edges_of(self, which: Int[Tensor, " chosen"]) -> Int[Tensor, " edges"]:
-        """The numbers of the edges of some graphs of a batch, ascending."""
+        """Find the numbers of the edges of some graphs of a batch, ascending."""
         chosen = torch.zeros(self.num_graphs, dtype=torch.bool, device=self.device)
         chosen[which] = True
         return chosen[self.edge_graph].nonzero()[:, 0]
 
     def to_networkx(self) -> nx.MultiGraph:
-        """A networkx ``MultiGraph`` whose edges carry ``resistance`` and keep their order as ``index``."""
+        """Convert to a networkx ``MultiGraph`` whose edges carry ``resistance`` and keep their order as ``index``."""
         import networkx as nx
 
         graph = nx.MultiGraph()
@@ -211,7 +211,7 @@ class Graph(Layout):
         return graph
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Graph:
-        """The same graph on another device or with resistances of another type."""
+        """Move the graph to another device, or convert its resistances to another type."""
         resistance = self.resistance.to(device=device, dtype=dtype)
         if resistance.dtype != self.dtype:
             check_weights(resistance, "resistance", signed=self.signed)
@@ -236,7 +236,7 @@ class Graph(Layout):
     # ------------------------------------------------------------------------------------------------ matrices
 
     def incidence(self) -> Float[Tensor, "*graphs width edges"]:
-        """``B``, dense; in a batch, padded with zero rows and columns."""
+        """Build the incidence matrix ``B``, dense; in a batch, padded with zero rows and columns."""
         self.check_positive()
         edge_graph, counts = self.edge_graph, self.edge_counts
         column = torch.arange(self.num_edges, device=self.device)
@@ -251,7 +251,7 @@ class Graph(Layout):
         return self._squeeze(matrix.index_put((edge_graph, head, column), value))
 
     def laplacian(self) -> Float[Tensor, "*graphs width width"]:
-        """``L = B B^T``, dense, without forming ``B``."""
+        """Build the Laplacian ``L = B B^T``, dense, without forming ``B``."""
         edge_graph = self.edge_graph
         tail, head = self._slot[self.edge_index]
         c = self.resistance.reciprocal()
@@ -260,7 +260,7 @@ class Graph(Layout):
         return self._squeeze(matrix.index_put(index, torch.cat([c, c, -c, -c]), accumulate=True))
 
     def sparse_laplacian(self) -> Tensor:
-        """``L`` of all graphs together as one block-diagonal CSR tensor, ``(nodes, nodes)``."""
+        """Build the Laplacian of all graphs together as one block-diagonal CSR tensor, ``(nodes, nodes)``."""
         tail, head = self.edge_index
         c = self.resistance.reciprocal()
         index = torch.stack([torch.cat([tail, head, tail, head]), torch.cat([tail, head, head, tail])])
@@ -271,21 +271,21 @@ class Graph(Layout):
         return csr_tensor(start, column, entries.values(), self.num_nodes)
 
     def projector(self) -> Float[Tensor, "*graphs width width"]:
-        """The projection onto the range of ``L``: identity minus averaging over each component (the paper's I-hat)."""
+        """Build the projection onto the range of ``L``: identity minus averaging over each component (the paper's I-hat)."""
         label = self.padded_components
         same = (label[..., :, None] == label[..., None, :]) & (label[..., :, None] >= 0)
         size = same.sum(dim=-1, keepdim=True).clamp(min=1).to(self.dtype)
         return self.identity() - same.to(self.dtype) / size
 
     def identity(self) -> Float[Tensor, "*graphs width width"]:
-        """The identity on real nodes, zero on padding."""
+        """Build the identity on real nodes, zero on padding."""
         return torch.diag_embed(self.mask.to(self.dtype))
 
     # ------------------------------------------------------------------------------------------------ spectrum
 
     @property
     def _resistance_bounds(self) -> np.ndarray:
-        """For every component a number that no effective resistance within it exceeds; zero where there is no edge."""
+        """For every component a bound on the effective resistances within it; zero where there is no edge."""
         self.check_positive()
         return recall(self, "bounds", lambda: resistance_bounds(*self._numpy(), self.components.cpu().numpy()))
 
@@ -293,13 +293,13 @@ class Graph(Layout):
         return self.edge_index.cpu().numpy(), self.resistance.detach().cpu().double().numpy()
 
     def degrees(self) -> Float[np.ndarray, " nodes"]:
-        """The weighted degree of every node, the diagonal of ``L``, in float64."""
+        """Compute the weighted degree of every node, the diagonal of ``L``, in float64."""
         (tail, head), r = self._numpy()
         both = np.concatenate([tail, head])
         return np.bincount(both, np.concatenate([1 / r, 1 / r]), self.num_nodes).astype(np.float64)
 
     def spectral_bounds(self) -> Spectrum:
-        """A cheap interval that provably holds every nonzero eigenvalue of every graph here.
+        """Compute a cheap interval that provably holds every nonzero eigenvalue of every graph here.
 
         Above: ``lmax <= max over edges (u, v) of deg(u) + deg(v)`` (Anderson and Morley), deg the weighted degree.
         Below: ``lmin >= 4 / (n_c R_c)`` on a component of ``n_c`` nodes, where ``R_c`` bounds the largest effective
@@ -317,7 +317,7 @@ class Graph(Layout):
         return Spectrum(min(lmin, lmax), lmax)
 
     def scaled_spectral_bounds(self) -> Float[np.ndarray, " graphs"]:
-        """For every graph a proved lower bound on the nonzero eigenvalues of ``D^-1/2 L D^-1/2``, none of which exceeds 2.
+        """Bound the nonzero eigenvalues of ``D^-1/2 L D^-1/2`` of every graph from below; none of them exceeds 2.
 
         ``4 / (vol_c R_c)`` with ``vol_c`` the sum of the degrees, as above with D for the inner product. 2 without edges.
         """
@@ -333,7 +333,7 @@ class Graph(Layout):
 def _assemble(
     index: Int[Tensor, "2 edges"], weight: Float[Tensor, " edges"], num_nodes: int | None, loops: int = 0
 ) -> Graph:
-    """The graph of checked weights: node numbers checked, self-loops dropped."""
+    """Build a graph from checked weights: check node numbers, drop self-loops."""
     top = int(index.max()) + 1 if index.numel() else 0
     nodes = top if num_nodes is None else operator.index(num_nodes)
     if nodes < 0:

@@ -34,7 +34,7 @@ class LabelledGraph:
         return {label: i for i, label in enumerate(self.labels or ())}
 
     def number(self, label: Hashable) -> int:
-        """The number of a node by its label, or a ValueError."""
+        """Look up the number of a node by its label, or raise a ValueError."""
         if self.labels is None:
             if isinstance(label, (int, np.integer)) and 0 <= label < self.graph.num_nodes:
                 return int(label)
@@ -67,7 +67,7 @@ class LabelledGraph:
         return found.to(self.graph.device, torch.long)
 
     def with_signals(self, values: Any) -> tuple[Graph, Tensor]:
-        """Numbers on the nodes as a tensor, and the graph in a type that holds them: neither is rounded to fewer digits.
+        """Return the graph and numbers on its nodes in types that hold both: neither is rounded to fewer digits.
 
         A mapping gives numbers to some labels, and zero to all other nodes.
         """
@@ -82,7 +82,7 @@ class LabelledGraph:
         return (self.graph if wide == self.graph.dtype else self.graph.to(dtype=wide)), x
 
     def pairs(self, pairs: Any) -> Int[Tensor, "pairs 2"]:
-        """Pairs of nodes by number, from a tensor, an array or a list of pairs of labels."""
+        """Read pairs of nodes by number, from a tensor, an array or a list of pairs of labels."""
         if isinstance(pairs, (Tensor, np.ndarray)):
             found = torch.as_tensor(pairs)
         else:
@@ -112,7 +112,7 @@ class NamedGraph(LabelledGraph):
 
 
 def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None, signed: bool = False) -> LabelledGraph:
-    """Any of the forms above as a graph with labels; one with negative resistances is refused unless ``signed``.
+    """Read a graph in any of the usual forms, with labels; one with negative resistances is refused unless ``signed``.
 
     Weights are given by keyword and never guessed: the name of an edge attribute for networkx and PyG, ``"entries"`` for a
     matrix, one number per edge for a list of edges. A :class:`Graph` has its own.
@@ -149,7 +149,7 @@ def _read(graph: Any, weights: dict[str, Any]) -> LabelledGraph:
 
 
 def _entries(matrix: Any, resistance: Any, conductance: Any) -> str:
-    """What the values of a matrix are, by the keyword that says ``"entries"``."""
+    """Find out what the values of a matrix are, by the keyword that says ``"entries"``."""
     given = {name: value for name, value in (("resistance", resistance), ("conductance", conductance)) if value is not None}
     if not given:
         if matrix.nnz and not np.all(matrix.tocoo().data == 1):
@@ -163,7 +163,7 @@ def _entries(matrix: Any, resistance: Any, conductance: Any) -> str:
 
 
 def _from_list(edges: list[Any], weights: dict[str, Any]) -> LabelledGraph:
-    """A list of pairs: of numbers, or of labels, numbered in the order of their first appearance."""
+    """Read a list of pairs: of numbers, or of labels, numbered in the order of their first appearance."""
     for edge in edges:
         if isinstance(edge, (str, bytes)) or not isinstance(edge, (Sequence, np.ndarray, Tensor)) or len(edge) != 2:
             raise ValueError(f"expected {FORMS}; an edge is a pair of nodes, got {edge!r}")

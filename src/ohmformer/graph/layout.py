@@ -96,7 +96,7 @@ class Layout:
 
     @kept
     def connected(self) -> bool:
-        """Whether every graph is; one without nodes is."""
+        """Whether every graph is connected; one without nodes counts as connected."""
         return self.num_components == int((self.graph_sizes > 0).sum())
 
     @kept
@@ -139,34 +139,34 @@ class Layout:
         return self._squeeze(label)
 
     def pad(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "*graphs width features"]:
-        """Node features of a batch as ``(graphs, nodes, features)``, zeros where there is no node."""
+        """Arrange node features of a batch as ``(graphs, nodes, features)``, zeros where there is no node."""
         if not self.batched:
             return x
         padded = x.new_zeros(self.num_graphs, self.width, x.shape[1])
         return padded.index_put((self.batch, self._slot), x)
 
     def unpad(self, x: Float[Tensor, "*graphs width features"]) -> Float[Tensor, "nodes features"]:
-        """The inverse of :meth:`pad`."""
+        """Arrange padded features as one list of all nodes again, the inverse of :meth:`pad`."""
         return x[self.batch, self._slot] if self.batched else x
 
     def _squeeze(self, x: Tensor) -> Tensor:
         return x if self.batched else x.squeeze(0)
 
     def component_means(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "components features"]:
-        """The mean of every column over every component."""
+        """Compute the mean of every column over every component."""
         if self.num_components == 1:
             return x.mean(dim=0, keepdim=True)
         sums = x.new_zeros(self.num_components, x.shape[1]).index_add(0, self.components, x)
         return sums / self.component_sizes[:, None].to(x.dtype)
 
     def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
-        """``x`` with its mean over each component taken away; twice, as the first mean is rounded."""
+        """Subtract the mean over each component from ``x``; twice, as the first mean is rounded."""
         for _ in range(2):
             x = x - self._means_on_nodes(x)
         return x
 
     def center_(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
-        """The same in place, for large tensors that need no gradient."""
+        """Subtract the mean over each component from ``x`` in place, for large tensors that need no gradient."""
         for _ in range(2):
             x.sub_(self._means_on_nodes(x))
         return x
@@ -176,7 +176,7 @@ class Layout:
         return mean if len(mean) == 1 else mean[self.components]
 
     def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
-        """``signals`` as ``(nodes, signals)`` of this graph's type, or a ValueError that says what is wrong."""
+        """Return ``signals`` as ``(nodes, signals)`` of this graph's type, or raise a ValueError that says what is wrong."""
         signals = as_numbers(signals)
         x = signals[:, None] if signals.ndim == 1 else signals
         if x.ndim != 2 or x.shape[0] != self.num_nodes:
@@ -191,7 +191,7 @@ class Layout:
     def check_demands(
         self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
     ) -> Float[Tensor, "nodes demands"]:
-        """``demands`` as ``(nodes, demands)``, summing to zero on each component, or a ValueError that says what is wrong.
+        """Return ``demands`` as ``(nodes, demands)``, or raise a ValueError if one does not sum to zero on each component.
 
         With ``center=True`` the component means are taken away instead.
         """
@@ -214,7 +214,7 @@ class Layout:
 
 
 def as_numbers(values: Tensor | np.ndarray | Sequence[Any]) -> Tensor:
-    """Numbers as a tensor, those of a list in float64; a ValueError if they are none."""
+    """Return numbers as a tensor, those of a list in float64; a ValueError if they are no numbers."""
     if isinstance(values, Tensor):
         return values
     try:

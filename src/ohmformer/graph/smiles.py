@@ -21,18 +21,18 @@ BARE = re.compile(r"\[(C|N|O)(?:H2?)?\]")
 
 
 def canonical(smiles: str) -> str:
-    """RDKit's canonical SMILES without stereo marks, or a ValueError that names the molecule."""
+    """Convert to RDKit's canonical SMILES without stereo marks; a ValueError names a molecule that is none."""
     return canonical_molecule(smiles)[0]
 
 
 def bonds(smiles: str) -> tuple[int, list[tuple[int, int]]]:
-    """The number of atoms, and every bond once as a pair of atoms, numbered as in the canonical SMILES."""
+    """Count the atoms and list every bond once, as a pair of atoms, numbered as in the canonical SMILES."""
     molecule = canonical_molecule(smiles)[1]
     return molecule.GetNumAtoms(), [(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in molecule.GetBonds()]
 
 
 def clean(smiles: str) -> str:
-    """Without stereo marks and needless brackets; of several fragments, the one with the longest text.
+    """Remove stereo marks and needless brackets; of several fragments, the one with the longest text.
 
     >>> clean("[C@@H](F)(Cl)Br.O")
     'C(F)(Cl)Br'
@@ -41,7 +41,7 @@ def clean(smiles: str) -> str:
 
 
 def canonical_molecule(smiles: str):
-    """The canonical SMILES and RDKit's molecule, numbered as in it."""
+    """Return the canonical SMILES and RDKit's molecule, numbered as in it."""
     require("rdkit", "molecules")
     from rdkit import Chem, rdBase
 
@@ -55,7 +55,7 @@ def canonical_molecule(smiles: str):
 
 
 def read_smiles(path: Path, column: str = "smiles") -> Iterator[str]:
-    """The molecules of a file, one a line (.smi, .txt) or in a column of a table (.csv, .tsv), gzipped or not.
+    """Read the molecules of a file, one a line (.smi, .txt) or in a column of a table (.csv, .tsv), gzipped or not.
 
     A first line that is the column's name is a header; a table must have one.
     """

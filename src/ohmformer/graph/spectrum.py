@@ -33,7 +33,7 @@ class Spectrum:
 def resistance_bounds(
     edges: Int[np.ndarray, "2 edges"], resistance: Float[np.ndarray, " edges"], component: Int[np.ndarray, " nodes"]
 ) -> Float[np.ndarray, " components"]:
-    """For every component a number that no effective resistance within it exceeds; zero where there is no edge.
+    """Bound the effective resistances within every component; zero where there is no edge.
 
     Resistance is at most the length of a path, so the sum of all resistances will do, and so will twice the largest distance
     from one node. Small components that are nearly trees are spared the search for it: the sum is not much more.

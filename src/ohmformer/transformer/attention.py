@@ -1,4 +1,4 @@
-"""Linear attention itself (equation ``e:linear_attn``), with several heads.
+"""Linear attention (equation ``e:linear_attn``), with several heads.
 
 The paper writes ``Attn(Z) = W^V Z Z^T W^Q^T W^K Z`` for features x nodes. With tokens as rows, ``X = Z^T``, this is
 ``(X W_K^T)(X W_Q^T)^T (X W_V^T) = K Q^T V``: note that the paper's *key* is what asks and its *query* is what answers.
@@ -17,7 +17,7 @@ def linear_attention(
     key: Float[Tensor, "heads features features"],
     seen: Float[Tensor, "*graphs nodes features"] | None = None,
 ) -> Float[Tensor, "*graphs nodes features"]:
-    """``sum over heads of K Q^T V``; queries and keys read ``seen`` if it is given, values always ``x``."""
+    """Compute the ``sum over heads of K Q^T V``; queries and keys read ``seen`` if it is given, values always ``x``."""
     per_head = x.unsqueeze(-3)
     compared = per_head if seen is None else seen.unsqueeze(-3)
     return apply_similarity(compared @ key.mT, compared @ query.mT, per_head @ value.mT).sum(-3)
@@ -26,12 +26,12 @@ def linear_attention(
 def apply_similarity(
     k: Float[Tensor, "*batch nodes width"], q: Float[Tensor, "*batch nodes width"], v: Float[Tensor, "*batch nodes out"]
 ) -> Float[Tensor, "*batch nodes out"]:
-    """``K Q^T V``: n x n similarities first if tokens are wide, width x out summaries first if there are many tokens."""
+    """Compute ``K Q^T V``: n x n similarities first if tokens are wide, width x out summaries first if they are many."""
     if forming_is_cheaper(k.shape[-2], k.shape[-1], v.shape[-1]):
         return (k @ q.mT) @ v
     return k @ (q.mT @ v)
 
 
 def forming_is_cheaper(nodes: int, width: int, out: int) -> bool:
-    """Whether ``(K Q^T) V`` takes fewer multiplications than ``K (Q^T V)``."""
+    """Tell whether ``(K Q^T) V`` takes fewer multiplications than ``K (Q^T V)``."""
     return nodes * (width + out) < 2 * width * out

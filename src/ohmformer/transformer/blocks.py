@@ -58,7 +58,7 @@ class Layer:
 
 
 def map_layer(layer: Layer, change: Callable[[Any], Any]) -> Layer:
-    """The same layer with ``change`` applied to every coefficient."""
+    """Apply ``change`` to every coefficient of a layer."""
 
     def mapped(blocks: Blocks) -> Blocks:
         return {pair: change(coefficient) for pair, coefficient in blocks.items()}
@@ -68,7 +68,7 @@ def map_layer(layer: Layer, change: Callable[[Any], Any]) -> Layer:
 
 
 def similarity(left: str, right: str | None = None, *, by: Coefficient = 1.0) -> dict[str, Blocks]:
-    """Query and key of a head whose similarity matrix is ``by * X_left X_right^T``, with ``right = left`` by default.
+    """Write down query and key of a head of similarity ``by * X_left X_right^T``, with ``right = left`` by default.
 
     The product of both is all that matters, so the key carries the coefficient: ``S = (X W_K^T) (X W_Q^T)^T``.
     """
@@ -94,11 +94,11 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """Features of a token."""
+        """How many features a token has."""
         return sum(self.widths.values())
 
     def pack(self, blocks: Mapping[str, Float[Tensor, "*graphs nodes _"]]) -> Float[Tensor, "*graphs nodes features"]:
-        """Named blocks side by side, as tokens; a block that is not given is zero."""
+        """Put named blocks side by side, as tokens; a block that is not given is zero."""
         self.check(blocks)
         like = next(iter(blocks.values()))
         return torch.cat(
@@ -106,7 +106,7 @@ class Layout:
         )
 
     def unpack(self, tokens: Float[Tensor, "*graphs nodes features"]) -> dict[str, Float[Tensor, "*graphs nodes _"]]:
-        """The named blocks of tokens."""
+        """Split tokens into their named blocks."""
         return dict(zip(self.widths, tokens.split(list(self.widths.values()), dim=-1), strict=True))
 
     def check(self, blocks: Mapping[str, Tensor]) -> None:
@@ -118,7 +118,7 @@ class Layout:
                 raise ValueError(f"expected block {name!r} of width {self.widths[name]}, got {x.shape[-1]}")
 
     def matrix(self, blocks: Blocks) -> Float[Tensor, "features features"]:
-        """A weight matrix written out, in float64."""
+        """Write out a weight matrix, in float64."""
         out = torch.zeros(self.total, self.total, dtype=torch.float64)
         for (target, source), coefficient in blocks.items():
             rows, columns = self[target], self[source]
@@ -127,7 +127,7 @@ class Layout:
 
 
 def as_matrix(coefficient: Coefficient, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """A coefficient as the matrix it stands for."""
+    """Write out a coefficient as the matrix it stands for."""
     value = torch.as_tensor(coefficient, dtype=torch.float64)
     if value.ndim == 2:
         if tuple(value.shape) != (rows, columns):
@@ -149,12 +149,12 @@ class Program:
     normalization: Normalization = NONE
 
     def layout(self, *, nodes: int, edges: int, demands: int) -> Layout:
-        """The layout for graphs of a given size."""
+        """Lay out the blocks for graphs of a given size."""
         size = {"nodes": nodes, "edges": edges, "demands": demands}
         return Layout({name: width if isinstance(width, int) else size[width] for name, width in self.blocks.items()})
 
     def map_layers(self, change: Callable[[Layer], Any]) -> list[Any]:
-        """``change`` applied to every layer; a layer that occurs several times is changed once, and stays one object."""
+        """Apply ``change`` to every layer; a layer that occurs several times is changed once, and stays one object."""
         changed: dict[int, Any] = {}
         for layer in self.layers:
             if id(layer) not in changed:
@@ -162,5 +162,5 @@ class Program:
         return [changed[id(layer)] for layer in self.layers]
 
     def then(self, other: Program) -> Program:
-        """This program followed by another, on the union of their blocks; the normalisation is the other's."""
+        """Append another program, on the union of their blocks; the normalisation is the other's."""
         return Program({**self.blocks, **other.blocks}, (*self.layers, *other.layers), other.normalization)

@@ -33,7 +33,7 @@ class DenseLayer(nn.Module):
 
     @classmethod
     def of(cls, layer: Layer, layout: Layout, dtype: torch.dtype) -> DenseLayer:
-        """A layer of a program, written out."""
+        """Write out a layer of a program."""
         h = layout.total
 
         def stack(matrices: list[Blocks]) -> Tensor:
@@ -50,7 +50,7 @@ class DenseLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "*graphs nodes features"], seen: Float[Tensor, "*graphs nodes features"]
     ) -> Float[Tensor, "*graphs nodes features"]:
-        """``X + Attn(X) + X W_R^T``, where queries and keys read ``seen``."""
+        """Compute ``X + Attn(X) + X W_R^T``, where queries and keys read ``seen``."""
         skipped = x + x @ self.skip.mT  # first, so that W^R = -I empties a block before anything small is added to it
         return skipped + linear_attention(x, self.value, self.query, self.key, seen)
 
@@ -76,7 +76,7 @@ class LinearTransformer(nn.Module):
 
     @classmethod
     def of(cls, program: Program, layout: Layout, dtype: torch.dtype = torch.float64) -> LinearTransformer:
-        """The model of a program; layers that are one object in the program share their weights."""
+        """Build the model of a program; layers that are one object in the program share their weights."""
         layers = program.map_layers(lambda layer: DenseLayer.of(layer, layout, dtype))
         return cls(layout, layers, program.normalization)
 
@@ -92,7 +92,7 @@ class LinearTransformer(nn.Module):
         scale: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> LinearTransformer:
-        """Gaussian weights of standard deviation ``scale``, 1 / features unless given; ``W^R`` starts at zero."""
+        """Draw Gaussian weights of standard deviation ``scale``, 1 / features unless given; ``W^R`` starts at zero."""
         h = layout.total
         scale = 1 / max(h, 1) if scale is None else scale
 
@@ -107,7 +107,7 @@ class LinearTransformer(nn.Module):
     @overload
     def forward(self, tokens: Tensor, *, trace: Literal[True]) -> Trace: ...
     def forward(self, tokens: Float[Tensor, "*graphs nodes features"], *, trace: bool = False) -> Tensor | Trace:
-        """Tokens after the last layer, or with ``trace=True`` the named blocks after every layer."""
+        """Compute the tokens after the last layer, or with ``trace=True`` the named blocks after every layer."""
         if tokens.shape[-1] != self.layout.total:
             raise ValueError(f"expected tokens of {self.layout.total} features, got {tokens.shape[-1]}")
         states = [tokens]

@@ -74,7 +74,7 @@ class EfficientTransformer(nn.Module):
         scale: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> EfficientTransformer:
-        """Every scalar and every block free: Gaussian weights of deviation ``scale``, 1 / features unless given."""
+        """Draw Gaussian weights of deviation ``scale``, 1 / features unless given, for every scalar and every block."""
         scale = 1 / max(sum(blocks.values()), 1) if scale is None else scale
 
         def draw(*shape: int) -> Tensor:
@@ -90,7 +90,7 @@ class EfficientTransformer(nn.Module):
         return cls(Program({INCIDENCE: "edges", **blocks}, [layer() for _ in range(layers)], normalization), dtype)
 
     def program(self) -> Program:
-        """The weights as they are now, block by block: what another model, dense or efficient, can be built from."""
+        """Return the weights as they are now, block by block, from which another model can be built, dense or efficient."""
         values = [*self.scalars.tolist(), *(t.detach().clone() for t in reversed(list(self.tensors)))]
         layers = Program(self.blocks, self._layers).map_layers(lambda layer: map_layer(layer, values.__getitem__))
         return Program(self.blocks, layers, self.normalization)
@@ -116,7 +116,7 @@ class EfficientTransformer(nn.Module):
         incidence: Tensor | None = None,
         trace: bool = False,
     ) -> dict[str, Tensor] | Trace:
-        """The named blocks after the last layer, or with ``trace=True`` after every layer, beside ``G``.
+        """Compute the named blocks after the last layer, or with ``trace=True`` after every layer, beside ``G``.
 
         Args:
             gram: ``G = B B^T``, ``(..., nodes, nodes)``; a sparse CSR matrix will do where neither weights nor
@@ -166,13 +166,15 @@ class EfficientTransformer(nn.Module):
         }
 
     def _coefficients(self) -> list[Any]:
-        """All coefficients by index: scalars as numbers, or as 0-dimensional tensors where they are being differentiated."""
-        watched = (
-            (torch.is_grad_enabled() and self.scalars.requires_grad)
-            or torch._C._are_functorch_transforms_active()  # vmap, grad, jvp: the tensor has no storage of its own
-            or forward_ad._current_level >= 0
-        )
-        return [*(self.scalars.unbind() if watched else self.scalars.tolist()), *reversed(list(self.tensors))]
+        """List all coefficients by index: scalars as numbers, or as 0-dimensional tensors where they are differentiated."""
+        scalars, tensors = self.scalars, list(self.tensors)[::-1]
+        if not (torch.is_grad_enabled() and scalars.requires_grad):
+            try:
+                if forward_ad.unpack_dual(scalars).tangent is None:
+                    return [*scalars.tolist(), *tensors]
+            except RuntimeError:  # within vmap, where every copy of the model has scalars of its own
+                pass
+        return [*scalars.unbind(), *tensors]
 
 
 class _Step:
@@ -186,7 +188,7 @@ class _Step:
         self.evolves = self.alpha_skip is not None or any(head.alpha_value is not None for head in self.heads)
 
     def __call__(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> tuple[dict[str, Tensor], Tensor | None]:
-        """``Phi + sum over heads S Phi W_V^T + Phi W_R^T``, and ``A`` in ``B <- A B``, or None if ``B`` stays.
+        """Compute ``Phi + sum over heads S Phi W_V^T + Phi W_R^T``, and ``A`` in ``B <- A B``, or None if ``B`` stays.
 
         Blocks that nothing is added to are passed on as they are.
         """
@@ -232,7 +234,7 @@ class _Attend:
         self.slots = [(key[slot], query[slot]) for slot in key if slot in query]
 
     def prefers_similarity(self, state: dict[str, Tensor]) -> bool:
-        """Whether forming ``S`` saves products: it does if the blocks that are read are many or wide."""
+        """Tell whether forming ``S`` saves products: it does if the blocks that are read are many or wide."""
         if self.alphas is not None or not self.slots:
             return False
         nodes = next(iter(state.values())).shape[-2]
@@ -241,7 +243,7 @@ class _Attend:
         return forming_is_cheaper(nodes, width, out)
 
     def apply(self, seen: Tensor, state: dict[str, Tensor], x: Tensor, coefficients: Any) -> Tensor:
-        """``S x`` without forming ``S``."""
+        """Compute ``S x`` without forming ``S``."""
         total = None
         if self.alphas is not None:
             key, query = self.alphas
@@ -254,7 +256,7 @@ class _Attend:
         return torch.zeros_like(x) if total is None else total
 
     def similarity(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> Tensor:
-        """``S`` itself, which a layer that changes ``B`` needs."""
+        """Compute ``S``, which a layer that changes ``B`` needs."""
         total = None
         if self.alphas is not None:
             key, query = self.alphas
@@ -269,7 +271,7 @@ class _Attend:
 
 
 def _grouped(blocks: Blocks, by: Literal["source", "target"]) -> dict[str, list[tuple[str, Any]]]:
-    """Blocks other than the incidence's, as source -> [(target, coefficient)] or the other way round."""
+    """Group blocks other than the incidence's, as source -> [(target, coefficient)] or the other way round."""
     groups: dict[str, list[tuple[str, Any]]] = {}
     for (target, source), coefficient in blocks.items():
         if target != INCIDENCE:
@@ -287,7 +289,7 @@ def _combine(terms: list[tuple[str, int]], state: dict[str, Tensor], coefficient
 
 
 def _add(base: Tensor | None, coefficient: Any, x: Tensor) -> Tensor:
-    """``base + x W^T`` for a coefficient that is a number, a 0-dimensional tensor, a diagonal or a matrix."""
+    """Compute ``base + x W^T`` for a coefficient that is a number, a 0-dimensional tensor, a diagonal or a matrix."""
     if isinstance(coefficient, float):
         if base is None:
             return x if coefficient == 1 else coefficient * x

@@ -1,4 +1,4 @@
-"""What happens to the state after each layer: the normalisations of sections 3.5, 4, 4.1 and appendix E.
+"""Normalise the state after each layer, as in sections 3.5, 4, 4.1 and appendix E of the paper.
 
 A policy acts on two parts, the incidence block ``B`` and the other blocks, ``Phi``. The efficient model knows ``B`` only
 through ``G = B B^T``; there ``|B|_F^2 = trace(G)``.
@@ -33,18 +33,18 @@ class Normalization:
     """What attention divides ``B`` by: ``D^-1/2`` with ``D_ii = sum_j |B_ij|`` (l1) or ``(B B^T)_ii`` (gram)."""
 
     def scale_incidence(self, incidence: Float[Tensor, "*graphs nodes edges"]) -> Float[Tensor, "*graphs nodes edges"]:
-        """The policy on ``B``."""
+        """Normalise ``B``."""
         return incidence if self.incidence == "none" else _unit(incidence, (-2, -1))
 
     def scale_gram(self, gram: Float[Tensor, "*graphs nodes nodes"]) -> Float[Tensor, "*graphs nodes nodes"]:
-        """The policy on ``G = B B^T``."""
+        """Normalise ``G = B B^T``."""
         if self.incidence == "none":
             return gram
         trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         return gram / torch.where(trace > 0, trace, 1.0)
 
     def scale_features(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The policy on the other blocks, which share one Frobenius norm."""
+        """Normalise the other blocks, which share one Frobenius norm."""
         scaled = dict(blocks)
         names = [name for name in blocks if self.only is None or name in self.only]
         if self.features == "columns":
@@ -56,7 +56,7 @@ class Normalization:
         return scaled
 
     def seen_incidence(self, incidence: Float[Tensor, "*graphs nodes edges"]) -> Float[Tensor, "*graphs nodes edges"]:
-        """``D^-1/2 B``, what queries and keys see of ``B``."""
+        """Compute ``D^-1/2 B``, which queries and keys read instead of ``B``."""
         if self.degrees == "none":
             return incidence
         degrees = incidence.abs() if self.degrees == "l1" else incidence.square()
@@ -65,7 +65,7 @@ class Normalization:
     def seen_gram(
         self, gram: Float[Tensor, "*graphs nodes nodes"], incidence: Float[Tensor, "*graphs nodes edges"] | None
     ) -> Float[Tensor, "*graphs nodes nodes"]:
-        """``D^-1/2 B B^T D^-1/2``; the l1 degrees are the one thing that needs ``B`` itself."""
+        """Compute ``D^-1/2 B B^T D^-1/2``; the l1 degrees are the one thing that needs ``B`` itself."""
         if self.degrees == "none":
             return gram
         if self.degrees == "gram":
@@ -78,7 +78,7 @@ class Normalization:
 
 
 def _inverse_root(degree: Tensor) -> Tensor:
-    """``degree^-1/2``, zero for isolated nodes and padding."""
+    """Compute ``degree^-1/2``, zero for isolated nodes and padding."""
     return torch.where(degree > 0, torch.where(degree > 0, degree, 1.0).rsqrt(), 0.0)
 
 

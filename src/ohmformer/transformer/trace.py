@@ -1,4 +1,4 @@
-"""What a forward pass leaves behind: the state after every layer, by block."""
+"""The states of a forward pass: every block after every layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trace:
         return torch.stack([state[block] for state in self.states])
 
     def __len__(self) -> int:
-        """Layers run."""
+        """How many layers were run."""
         return len(self.states) - 1
 
     @property
