@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from ohmformer.graph.extras import MissingPackage
+from ohmformer.apps.command_line.errors import one_sentence
+from ohmformer.apps.command_line.progress import progress
 
 COLUMN = "Column of a table that holds SMILES; without it a table is SMILES if it has a column named smiles, else edges."
 UNWEIGHTED = "Leave out all columns of edge lists but the first two."
@@ -35,7 +36,7 @@ def pretrain(
     unweighted: Annotated[bool, typer.Option("--unweighted", help=UNWEIGHTED)] = False,
 ) -> None:
     """Pretrain the learned encoding on graphs of your own; an interrupted run continues when it is started again."""
-    try:
+    with one_sentence():
         import torch
 
         from ohmformer.encoding.bulk import Reading, read_graphs
@@ -53,16 +54,12 @@ def pretrain(
         if len(pairs) < len(entries):
             typer.echo(f"{len(entries) - len(pairs)} of {len(entries)} graphs could not be read", err=True)
         train = GraphTable.of(pairs[:first], targets, dim)
-        with _bar("pretraining") as bar:
-            task = bar.add_task("loss", total=None)
+        with progress("pretraining") as show:
 
-            def show(done: int, steps: int, loss: float) -> None:
-                bar.update(task, completed=done, total=steps, description=f"loss {loss:.3f}")
+            def tell(done: int, steps: int, loss: float) -> None:
+                show(done, steps, f"pretraining, loss {loss:.3f}")
 
-            loss = run(model, train, Settings(targets, epochs, batch, lr, seed), progress=show, checkpoint=out)
-    except (ValueError, MissingPackage) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+            loss = run(model, train, Settings(targets, epochs, batch, lr, seed), progress=tell, checkpoint=out)
     model.save_pretrained(out)
     typer.echo(f"{len(train)} graphs, loss {loss:.4f} in the last epoch, model in {out}")
     if targets == "eigenvectors" and pairs[first:]:
@@ -93,26 +90,12 @@ def encode(
     import torch
 
     torch.set_num_threads(1)
-    try:
+    with one_sentence(), progress("encoding") as show:
         from ohmformer.encoding.bulk import Reading, encode_file
 
         reading = Reading(column, resistance, conductance, unweighted)
-        with _bar("encoding") as bar:
-            task = bar.add_task("0 graphs", total=None)
-            rows, bad = encode_file(
-                source, out, encoding, reading=reading, chunk=chunk, cluster=cluster,
-                progress=lambda rows, bad: bar.update(task, description=f"{rows} graphs, {bad} bad"),
-            )  # fmt: skip
-    except (ValueError, MissingPackage) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+        rows, bad = encode_file(
+            source, out, encoding, reading=reading, chunk=chunk, cluster=cluster,
+            progress=lambda rows, bad: show(rows, None, f"encoding, {bad} graphs bad"),
+        )  # fmt: skip
     typer.echo(f"{rows - bad} graphs in {out}, {bad} that could not be read in {out.with_suffix('.bad.csv')}")
-
-
-def _bar(name: str):
-    """Make a progress bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = TextColumn(name), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ohmformer.apps.command_line.errors import one_sentence
+from ohmformer.apps.command_line.progress import progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,16 +56,11 @@ def learn(
         folder = out if out is not None else RUNS / setting.name
         console = Console(stderr=True, quiet=as_json)
         console.print(f"{setting.name}: {seeds} seeds from {first_seed} on, checkpoint in {folder}")
-        with _Live(console) as live:
+        with progress("training", quiet=as_json) as show:
             result = train(
-                setting,
-                steps=steps,
-                budget=None if budget is None else seconds(budget),
-                folder=folder,
-                resume=resume,
-                watch=live.show,
-                every=every,
-            )
+                setting, steps=steps, budget=None if budget is None else seconds(budget), folder=folder, resume=resume,
+                watch=lambda at: show(at.step, at.steps, _describe(at)), every=every,
+            )  # fmt: skip
         text = json.dumps(result.as_dict(), indent=2)
         with whole_file(folder / "result.json") as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
@@ -98,29 +93,19 @@ def reproduce(
             return
     with one_sentence():
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         from ohmformer.experiments.learn import figures as drawing
         from ohmformer.experiments.learn.sweep import run_all
-        from ohmformer.graph.extras import require
         from ohmformer.native import machine
-
-        require("matplotlib", "plot")
 
         wanted = {name: drawing.jobs(name, preset) for name in figures or drawing.PANELS}
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description:<52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("settings", total=None)
+        every = [job for jobs in wanted.values() for job in jobs]
+        with progress("settings") as show:
             results = run_all(
-                [job for jobs in wanted.values() for job in jobs],
-                runs / preset,
-                cluster=cluster,
-                workers=workers,
-                watch=lambda name, done, total: bar.update(
-                    task, completed=done, total=total, description=name or "settings"
-                ),
-            )
+                every, runs / preset, cluster=cluster, workers=workers,
+                watch=lambda name, done, total: show(done, total, f"{name or 'settings':<52}"),
+            )  # fmt: skip
         for name, jobs in wanted.items():
             note = f"`ohmformer reproduce {name} --preset {preset}`, {machine.one_line()}."
             for path in drawing.write(name, preset, {job: results[job] for job in jobs}, out, note):
@@ -139,9 +124,7 @@ def probe(
 
         from ohmformer.experiments.learn.checkpoint import load
         from ohmformer.experiments.learn.probe import write
-        from ohmformer.graph.extras import require
 
-        require("matplotlib", "plot")
         torch.set_num_threads(1)
         run = load(checkpoint)
         paths = write(run, out if out is not None else checkpoint if checkpoint.is_dir() else checkpoint.parent)
@@ -151,35 +134,11 @@ def probe(
         typer.echo(paths[0].read_text(encoding="utf-8"))
 
 
-class _Live:
-    """A progress bar with loss, log loss, graphs per second and remaining time, drawn a few times a second."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        note = TextColumn("loss {task.fields[loss]:.3e}  log {task.fields[log]:.3f}  {task.fields[rate]:,.0f} graphs/s")
-        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
-        self.bar = Progress(*columns, console=console, transient=True)
-        self.task = self.bar.add_task("", total=None, loss=math.nan, log=math.nan, rate=0.0)
-        self.drawn = 0.0
-
-    def __enter__(self) -> _Live:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def show(self, at: Progress) -> None:
-        """Show what ``train`` reports."""
-        now = time.perf_counter()
-        if now - self.drawn < 0.2 and at.step < at.steps:
-            return
-        self.drawn = now
-        mean = sum(at.loss) / len(at.loss)
-        log = sum(math.log(x) if x > 0 else math.nan for x in at.loss) / len(at.loss)
-        rate = at.samples * len(at.loss) / max(at.seconds, 1e-9)
-        self.bar.update(self.task, completed=at.step, total=at.steps, loss=mean, log=log, rate=rate)
+def _describe(at: Progress) -> str:
+    """Describe the progress of a training: loss, log loss, graphs per second."""
+    log = sum(math.log(x) if x > 0 else math.nan for x in at.loss) / len(at.loss)
+    rate = at.samples * len(at.loss) / max(at.seconds, 1e-9)
+    return f"training: loss {sum(at.loss) / len(at.loss):.3e}, log {log:.3f}, {rate:,.0f} graphs/s"
 
 
 def _print_result(result: Result, console: Console) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ohmformer.apps.command_line.errors import one_sentence
+from ohmformer.apps.command_line.progress import progress
 
 RUNS = Path("runs/molecules")
 
@@ -81,8 +82,6 @@ def run_in(run, folder: Path, *, smiles: Path | None, column: str = "smiles", de
     import logging
 
     import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from ohmformer.experiments.molecules.data import RunData
     from ohmformer.experiments.molecules.sources import tables
@@ -94,14 +93,15 @@ def run_in(run, folder: Path, *, smiles: Path | None, column: str = "smiles", de
     check_same_run(run, folder)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading molecules", total=None)
-        found = tables(run, smiles=smiles, column=column, workers=workers, progress=lambda n: bar.update(task, completed=n))
-        bar.update(task, description="training", completed=0, total=run.epochs)
+    with progress("reading molecules") as show:
 
-        def show(row: dict[str, int | float], epochs: int) -> None:
+        def read(molecules: int) -> None:
+            show(molecules, None, "reading molecules")
+
+        def trained(row: dict[str, int | float], epochs: int) -> None:
             note = f"training: error {row['train']:.4f}, validation {row['valid']:.4f}, {row['seconds']:.1f} s an epoch"
-            bar.update(task, completed=row["epoch"] + 1, total=epochs, description=note)
+            show(int(row["epoch"]) + 1, epochs, note)
 
-        return fit(run, RunData(run, found), folder, devices=devices, progress=show)
+        found = tables(run, smiles=smiles, column=column, workers=workers, progress=read)
+        show(0, run.epochs, "training")
+        return fit(run, RunData(run, found), folder, devices=devices, progress=trained)

@@ -19,10 +19,6 @@ def report(
     with one_sentence():
         if out.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"expected an output file of type .html, got {out.name}")
-        from ohmformer.graph.extras import require
-
-        for package in ("markdown_it", "matplotlib"):
-            require(package, "report")
         from ohmformer import __version__
         from ohmformer.apps.report.page import page
         from ohmformer.apps.report.sections import sections

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ohmformer.apps.command_line.progress import progress
+
 if TYPE_CHECKING:
     from ohmformer.verify import Verification
 
@@ -19,19 +21,12 @@ def verify(
 ) -> None:
     """Check every lemma and construction on 44 graphs: bounds, and Transformer against plain iteration."""
     import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ohmformer.verify import verify as run
 
     torch.set_num_threads(1)  # matrices of a dozen rows: threads would only wait for each other
-    columns = (TextColumn("verifying {task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        result = run(
-            seed, progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
-        )
+    with progress("verifying") as show:
+        result = run(seed, progress=lambda done, total, name: show(done, total, f"verifying {name:<28}"))
     text = json.dumps(result.as_dict(), indent=2)
     if as_json:
         typer.echo(text)
