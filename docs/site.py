@@ -88,7 +88,9 @@ def gallery_index(shown: Sequence[Exhibit]) -> str:
 
 def gallery_page(e: Exhibit) -> str:
     """One construction."""
-    pictures = [f'*{words[0].upper()}{words[1:]}*\n\n<div class="pictures">\n{svg}\n</div>' for words, svg in e.pictures()]
+    pictures = [
+        f'*{words[0].upper()}{words[1:]}*\n\n<div class="pictures">\n{tables}\n</div>' for words, tables in e.pictures()
+    ]
     deepest = e.points[-1]
     bound = "" if deepest.bound is None else f", the bound {deepest.bound:.1e}"
     return "\n\n".join(

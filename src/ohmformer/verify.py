@@ -18,28 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ohmformer import constructions as built
 from ohmformer import exact
-from ohmformer.constructions import (
-    Chebyshev,
-    ChebyshevCubing,
-    Construction,
-    CubedHeat,
-    GradientDescent,
-    GramSchmidt,
-    Laplacian,
-    NewtonSchulz,
-    NewtonSchulzRoot,
-    Orthogonalization,
-    ParallelGramSchmidt,
-    PowerSeriesRoot,
-    SeededHeat,
-    Shifted,
-    SpectralFilter,
-    Squaring,
-    SubspaceIteration,
-    TaylorHeat,
-    ThroughPinv,
-)
+from ohmformer.constructions import Construction, NewtonSchulz, Orthogonalization, SubspaceIteration
 from ohmformer.constructions.base import Runnable
 from ohmformer.constructions.eigenvectors import sine
 from ohmformer.graph import Graph, Spectrum
@@ -52,6 +33,11 @@ AGREEMENT = 1e-10
 HEAT_TIME = 0.5
 SLOWEST_RATIO = 0.98
 """Eigenvalue ratios nearer to one are left out: their eigenspaces are hardly separated."""
+ORTHOGONALIZATIONS = {
+    "gram-schmidt": built.GramSchmidt,
+    "parallel gram-schmidt": built.ParallelGramSchmidt,
+    "newton-schulz": NewtonSchulz,
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +86,7 @@ class Row:
 
     @classmethod
     def of(cls, checks: list[Check]) -> Row:
-        """The worst of everything; ``error`` and ``bound`` are of the worst check at the greatest depth."""
+        """Summarise checks by the worst of them; ``error`` and ``bound`` are of the worst check at the greatest depth."""
         layers = max(c.layers for c in checks)
         deepest = max((c for c in checks if c.layers == layers), key=lambda c: c.error)
         return cls(
@@ -133,7 +119,7 @@ class Verification:
         return not self.violated
 
     def as_dict(self) -> dict:
-        """For JSON."""
+        """Convert to plain types, for JSON."""
         return {**asdict(self), "violations": len(self.violated), "holds": self.holds}
 
 
@@ -156,12 +142,13 @@ def verify(
 
 
 def check_graph(named: Named, seed: int) -> Iterator[Check]:
-    """All checks on one graph."""
+    """Make all checks on one graph."""
     spectrum = exact.spectrum(named.graph)
     for name, construction, depths in functions_of_the_laplacian(spectrum):
+        trial = prepare(construction, named.graph, seed)
         for layers in depths:
             if layers == 0 or layers >= construction.min_layers:
-                yield check_function(name, construction, named, layers)
+                yield trial.check(name, named.name, layers)
     rank = int((exact.decompose(named.graph)[0] > 0).sum())
     for name, build in eigensolvers(spectrum).items():
         candidates = [build(k) for k in range(1, min(4, rank))]
@@ -169,121 +156,113 @@ def check_graph(named: Named, seed: int) -> Iterator[Check]:
         if best is not None and best.eigenspace(named.graph).ratio <= SLOWEST_RATIO:
             if isinstance(best.orthogonalize, NewtonSchulz):
                 best = replace(best, orthogonalize=_enough_rounds(best, named.graph))
+            trial = prepare(best, named.graph, seed)
             for steps in (0, 1, 3, 10, 25):
-                yield check_eigenvectors(name, best, named, best.layers(steps), seed)
-    k = min(4, named.graph.num_nodes)
-    for name, orthogonalization in {
-        "gram-schmidt": GramSchmidt(k),
-        "parallel gram-schmidt": ParallelGramSchmidt(k),
-        "newton-schulz": NewtonSchulz(k),
-    }.items():
-        yield check_orthogonalization(name, orthogonalization, named, seed)
+                yield trial.check(name, named.name, best.layers(steps))
+    for name, kind in ORTHOGONALIZATIONS.items():
+        trial = prepare(kind(min(4, named.graph.num_nodes)), named.graph, seed)
+        yield trial.check(name, named.name, trial.layers_for(1e-12))
 
 
 def functions_of_the_laplacian(spectrum: Spectrum) -> Iterator[tuple[str, Construction, tuple[int, ...]]]:
-    """Every construction of a function of the Laplacian, with the depths to check."""
+    """List every construction of a function of the Laplacian, with the depths to check."""
     deep, steep = (0, 1, 2, 5, 12, 30, 80), (0, 1, 2, 3, 4, 6, 9, 12)
-    yield "gradient descent", GradientDescent(spectrum), deep
-    yield "chebyshev", Chebyshev(spectrum), deep
-    yield "squaring", Squaring(spectrum), steep
-    yield "chebyshev cubing", ChebyshevCubing(spectrum), steep
-    yield "power series root", PowerSeriesRoot(spectrum), deep
-    yield "newton-schulz root", NewtonSchulzRoot(spectrum, scaled=False), steep
-    yield "scaled newton-schulz", NewtonSchulzRoot(spectrum), steep
-    yield "taylor heat", TaylorHeat(spectrum, HEAT_TIME), deep
-    yield "cubed heat", CubedHeat(spectrum, HEAT_TIME), steep
-    yield "seeded heat", SeededHeat(spectrum, HEAT_TIME), steep
-    yield "filter 1/(1+x)", SpectralFilter(spectrum, lambda x: 1 / (1 + x), null=True), deep
-    yield "filter log(x)", SpectralFilter(spectrum, np.log), deep
+    yield "gradient descent", built.GradientDescent(spectrum), deep
+    yield "chebyshev", built.Chebyshev(spectrum), deep
+    yield "squaring", built.Squaring(spectrum), steep
+    yield "chebyshev cubing", built.ChebyshevCubing(spectrum), steep
+    yield "power series root", built.PowerSeriesRoot(spectrum), deep
+    yield "newton-schulz root", built.NewtonSchulzRoot(spectrum, scaled=False), steep
+    yield "scaled newton-schulz", built.NewtonSchulzRoot(spectrum), steep
+    yield "taylor heat", built.TaylorHeat(spectrum, HEAT_TIME), deep
+    yield "cubed heat", built.CubedHeat(spectrum, HEAT_TIME), steep
+    yield "seeded heat", built.SeededHeat(spectrum, HEAT_TIME), steep
+    yield "filter 1/(1+x)", built.SpectralFilter(spectrum, lambda x: 1 / (1 + x), null=True), deep
+    yield "filter log(x)", built.SpectralFilter(spectrum, np.log), deep
 
 
 def eigensolvers(spectrum: Spectrum) -> dict[str, Callable[[int], SubspaceIteration]]:
-    """Every eigenvector construction, by the number of vectors."""
+    """List every eigenvector construction, each as a function of the number of vectors."""
     return {
-        "top k": lambda k: SubspaceIteration(Laplacian(spectrum), GramSchmidt(k)),
-        "bottom k": lambda k: SubspaceIteration(Shifted(spectrum), GramSchmidt(k)),
-        "top k, parallel heads": lambda k: SubspaceIteration(Laplacian(spectrum), ParallelGramSchmidt(k)),
-        "top k, newton-schulz": lambda k: SubspaceIteration(Laplacian(spectrum), NewtonSchulz(k)),
-        "bottom k through L+": lambda k: SubspaceIteration(ThroughPinv(spectrum), NewtonSchulz(k)),
+        "top k": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.GramSchmidt(k)),
+        "bottom k": lambda k: SubspaceIteration(built.Shifted(spectrum), built.GramSchmidt(k)),
+        "top k, parallel heads": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.ParallelGramSchmidt(k)),
+        "top k, newton-schulz": lambda k: SubspaceIteration(built.Laplacian(spectrum), NewtonSchulz(k)),
+        "bottom k through L+": lambda k: SubspaceIteration(built.ThroughPinv(spectrum), NewtonSchulz(k)),
     }
 
 
 def _enough_rounds(solver: SubspaceIteration, graph: Graph) -> NewtonSchulz:
-    """Newton-Schulz with as many rounds as the eigenvalues of this graph ask for, six at least."""
+    """Give Newton-Schulz as many rounds as the eigenvalues of this graph ask for, six at least."""
     needed = math.ceil(math.log(solver.eigenspace(graph).condition) / math.log(1.5))
     return NewtonSchulz(solver.k, max(6, needed))
 
 
-def check_function(name: str, construction: Construction, named: Named, layers: int) -> Check:
-    """A function of the Laplacian, at one depth."""
-    graph = named.graph
-    blocks = construction.inputs(graph, graph.identity() if construction.at_zero else graph.projector())
-    plain, dense, answer = _compare(construction, graph, blocks, layers)
-    error = float(torch.linalg.matrix_norm(answer - construction.target(graph), 2))
-    size = construction.size
-    return Check(
-        name,
-        construction.statement,
-        named.name,
-        layers,
-        error=error / size,
-        bound=construction.error_bound(layers) / size,
-        rounding=construction.rounding(layers, graph.num_nodes) / size,
-        plain=plain,
-        dense=dense,
-    )
+@dataclass(frozen=True)
+class Trial:
+    """A construction on one graph: the blocks it starts from, the error of its answer, and what is proved of that error."""
+
+    construction: Runnable
+    graph: Graph
+    statement: str
+    blocks: dict[str, Tensor]
+    error: Callable[[Tensor], float]
+    bound: Callable[[int], float]
+    """Bounds the error at a depth; a ValueError where nothing is proved."""
+    rounding: Callable[[int], float]
+
+    def check(self, name: str, graph: str, layers: int) -> Check:
+        """Compare error and bound, and the Transformers with each other and with the plain iteration, at one depth."""
+        plain, dense, answer = _compare(self.construction, self.graph, self.blocks, layers)
+        proved = {"bound": self.bound(layers), "rounding": self.rounding(layers)}
+        return Check(name, self.statement, graph, layers, error=self.error(answer), plain=plain, dense=dense, **proved)
+
+    def layers_for(self, eps: float) -> int:
+        """Find the least depth whose bound is at most ``eps``, of constructions that start from random columns."""
+        assert isinstance(self.construction, Orthogonalization)
+        return self.construction.layers_for(eps, _smallest(self.blocks[self.construction.answer]))
 
 
-def check_eigenvectors(name: str, construction: SubspaceIteration, named: Named, layers: int, seed: int) -> Check:
-    """Subspace iteration, at one depth."""
-    graph = named.graph
-    start = construction.start(graph, seed)
-    basis = construction.eigenspace(graph).basis
-    gap = construction.gap(graph, start)
-    plain, dense, columns = _compare(construction, graph, construction.inputs(graph, start), layers)
-    return Check(
-        name,
-        construction.multiply.statement,
-        named.name,
-        layers,
-        error=sine(basis, columns),
-        bound=construction.error_bound(layers, gap),
-        rounding=construction.rounding(gap, graph.num_nodes),
-        plain=plain,
-        dense=dense,
-    )
-
-
-def check_orthogonalization(name: str, construction: Orthogonalization, named: Named, seed: int) -> Check:
-    """Random columns made orthonormal, at the depth that the bound asks for."""
-    n, k = named.graph.num_nodes, construction.k
-    columns = torch.randn(n, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def prepare(construction: Runnable, graph: Graph, seed: int) -> Trial:
+    """Prepare a construction to be tried on a graph; a function of the Laplacian is judged relative to its size."""
+    if isinstance(construction, Construction):
+        size, truth = construction.size, construction.target(graph)
+        everything = graph.identity() if construction.at_zero else graph.projector()
+        return Trial(
+            construction, graph, construction.statement, construction.inputs(graph, everything),
+            error=lambda answer: float(torch.linalg.matrix_norm(answer - truth, 2)) / size,
+            bound=lambda layers: construction.error_bound(layers) / size,
+            rounding=lambda layers: construction.rounding(layers, graph.num_nodes) / size,
+        )  # fmt: skip
+    if isinstance(construction, SubspaceIteration):
+        start = construction.start(graph, seed)
+        basis, gap = construction.eigenspace(graph).basis, construction.gap(graph, start)
+        return Trial(
+            construction, graph, construction.multiply.statement, construction.inputs(graph, start),
+            error=lambda columns: sine(basis, columns),
+            bound=lambda layers: construction.error_bound(layers, gap),
+            rounding=lambda _: construction.rounding(gap, graph.num_nodes),
+        )  # fmt: skip
+    assert isinstance(construction, Orthogonalization)
+    n, k = graph.num_nodes, construction.k
+    columns = torch.randn(n, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(graph.device)
     columns = columns / torch.linalg.matrix_norm(columns, 2)
-    smallest = float(torch.linalg.svdvals(columns)[-1])
-    if isinstance(construction, NewtonSchulz):
-        layers = construction.layers_for(1e-12, smallest)
-        bound = construction.error_bound(layers, smallest)
-    else:
-        assert isinstance(construction, GramSchmidt | ParallelGramSchmidt)
-        layers = construction.layers_for(1e-12)
-        bound = construction.error_bound(layers)
-    plain, dense, answer = _compare(construction, named.graph, {construction.answer: columns}, layers)
-    gram = answer.mT @ answer - torch.eye(k, dtype=torch.float64)
-    return Check(
-        name,
-        construction.statement,
-        named.name,
-        layers,
-        error=float(torch.linalg.matrix_norm(gram, 2)),
-        bound=bound,
-        rounding=8 * torch.finfo(torch.float64).eps * (n + layers) / smallest,
-        plain=plain,
-        dense=dense,
-    )
+    one, smallest = torch.eye(k, dtype=columns.dtype, device=columns.device), _smallest(columns)
+    return Trial(
+        construction, graph, construction.statement, {construction.answer: columns},
+        error=lambda answer: float(torch.linalg.matrix_norm(answer.mT @ answer - one, 2)),
+        bound=lambda layers: construction.error_bound(layers, smallest),
+        rounding=lambda layers: 8 * torch.finfo(columns.dtype).eps * (n + layers) / smallest,
+    )  # fmt: skip
+
+
+def _smallest(columns: Tensor) -> float:
+    """Compute the smallest singular value."""
+    return float(torch.linalg.svdvals(columns)[-1])
 
 
 def _compare(construction: Runnable, graph: Graph, blocks: dict[str, Tensor], layers: int) -> tuple[float, float, Tensor]:
-    """Differences Transformer - plain and dense - efficient, and the answer."""
+    """Compare Transformer with plain iteration and dense with efficient; returns both differences and the answer."""
     efficient = construction.run_blocks(graph, blocks, layers)
     dense = construction.run_blocks(graph, blocks, layers, model="dense")
     if isinstance(construction, Orthogonalization):
@@ -299,7 +278,7 @@ def _compare(construction: Runnable, graph: Graph, blocks: dict[str, Tensor], la
 
 
 def _block_difference(efficient: Trace, dense: Trace, onto: Tensor) -> float:
-    """The largest difference of a block at a layer, relative to the largest that the block has been so far."""
+    """Find the largest difference of a block at a layer, relative to the largest that the block has been so far."""
     worst = 0.0
     for name in efficient.states[0]:
         mine = efficient[name]
@@ -320,6 +299,6 @@ def _difference(a: Tensor, b: Tensor) -> float:
 
 
 def _worst(values: Iterable[float]) -> float:
-    """The largest, where NaN is worse than everything."""
+    """Find the largest value, where NaN is larger than everything."""
     values = list(values)
     return math.nan if any(math.isnan(v) for v in values) else max(values)

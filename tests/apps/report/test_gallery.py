@@ -11,7 +11,7 @@ from ohmformer import constructions
 from ohmformer.apps.report.charts import Curve, draw_bars, draw_curves
 from ohmformer.apps.report.depths import HEAT, INVERSES, depth_tables
 from ohmformer.apps.report.gallery import exhibits, gallery_graph, kinds_of_layers
-from ohmformer.apps.report.svg import draw_layer, similarity_blocks
+from ohmformer.apps.report.weights import layer_tables, similarity_blocks
 from ohmformer.constructions import GramSchmidt, SubspaceIteration
 from ohmformer.constructions.base import Runnable
 from ohmformer.transformer.blocks import Head, Layer, Layout, Program
@@ -51,12 +51,19 @@ def test_the_pictures_show_every_nonzero_block(exhibit):
     kinds = list(kinds_of_layers(program))
     pictures = list(exhibit.pictures())
     assert len(pictures) == len(kinds) >= 1
-    for (_, layer), (_, svg) in zip(kinds, pictures, strict=True):
-        grids = sum(2 for _ in layer.heads) + bool(layer.skip)
-        assert svg.count("<svg") == grids
-        assert svg.count("<rect") == grids * len(program.blocks) ** 2
+    for (_, layer), (_, tables) in zip(kinds, pictures, strict=True):
+        matrices = sum(2 for _ in layer.heads) + bool(layer.skip)
+        assert tables.count("<table") == matrices
+        assert tables.count("<td") == matrices * len(program.blocks) ** 2
         nonzero = sum(len(h.value) + len(similarity_blocks(h)) for h in layer.heads) + len(layer.skip)
-        assert svg.count(" from ") == nonzero  # the label reads every block aloud
+        assert tables.count("background") == nonzero
+
+
+def test_a_block_is_written_as_a_number_and_a_colour():
+    layer = Layer(skip={("a", "a"): -1.0, ("a", "b"): 0.25, ("b", "b"): (0.0, -2.0), ("b", "a"): 1})
+    cells = re.findall(r'<td style="background: (#\w{6})\w\w">(.*?)</td>', layer_tables(layer, ["a", "b"]))
+    blue, orange = "#3b82f6", "#e8710a"
+    assert cells == [(orange, "−I"), (blue, "0.25 I"), (blue, "I"), (orange, "diag(0, −2)")]
 
 
 def test_the_similarity_that_is_drawn_is_that_of_the_written_out_matrices():
@@ -85,7 +92,7 @@ def words(svg: ElementTree.Element) -> list[str]:
 
 def test_names_are_escaped_in_pictures():
     image = draw_bars({"<b> $x^2$": 2.0}, "<b>")
-    assert "<b>" not in image + draw_layer(Layer(skip={("<b>", "<b>"): 1.0}), ["<b>"])
+    assert "<b>" not in image + layer_tables(Layer(skip={("<b>", "<b>"): 1.0}), ["<b>"])
     assert {"<b> $x^2$", "2 ×"} <= set(words(drawn(image)))  # as text: neither markup nor a formula
 
 

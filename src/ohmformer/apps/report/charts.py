@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ohmformer.apps.report.svg import POSITIVE
+from ohmformer.apps.report.weights import POSITIVE
 from ohmformer.graph.extras import require
 
 if TYPE_CHECKING:

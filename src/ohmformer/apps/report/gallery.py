@@ -1,4 +1,4 @@
-"""The gallery: every construction with its update, its weights as pictures, its bound, and its error against the bound.
+"""The gallery: every construction with its update, its weights as tables, its bound, and its error against the bound.
 
 Descriptions come from the docstrings of the constructions, weights from their programs, errors from running them on one
 graph, so that none of it can go out of date. The documentation and the report show the same exhibits.
@@ -15,38 +15,17 @@ from functools import cache, cached_property
 import numpy as np
 import torch
 
-from ohmformer import exact
+from ohmformer import constructions, exact
 from ohmformer.apps.report.charts import Curve, draw_curves
-from ohmformer.apps.report.svg import MUTED, NEGATIVE, POSITIVE, draw_layer
-from ohmformer.constructions import (
-    Chebyshev,
-    ChebyshevCubing,
-    Construction,
-    CubedHeat,
-    GradientDescent,
-    GramSchmidt,
-    Laplacian,
-    NewtonSchulz,
-    NewtonSchulzRoot,
-    Orthogonalization,
-    ParallelGramSchmidt,
-    PowerSeriesRoot,
-    SeededHeat,
-    Shifted,
-    SpectralFilter,
-    Squaring,
-    SubspaceIteration,
-    TaylorHeat,
-    ThroughPinv,
-)
+from ohmformer.apps.report.weights import MUTED, NEGATIVE, POSITIVE, layer_tables
+from ohmformer.constructions import Construction, Orthogonalization, SubspaceIteration
 from ohmformer.constructions.base import Runnable
 from ohmformer.graph import Graph
-from ohmformer.graph.families import Named, family
+from ohmformer.graph.families import family
 from ohmformer.transformer.blocks import Layer, Program
-from ohmformer.verify import check_eigenvectors, check_function
+from ohmformer.verify import Trial, prepare
 
 SEED = 4
-HEAT_TIME = 0.5
 SETUP = """\
 import numpy as np
 import torch
@@ -89,11 +68,14 @@ class Exhibit:
     """How to build it, after :data:`SETUP`."""
     depths: tuple[int, ...]
 
+    @cached_property
+    def _trial(self) -> Trial:
+        return prepare(self.construction, gallery_graph(), SEED)
+
     @property
     def statement(self) -> str:
         """The statement of the paper, or "ours"."""
-        part = self.construction.multiply if isinstance(self.construction, SubspaceIteration) else self.construction
-        return part.statement
+        return self._trial.statement
 
     @property
     def update(self) -> str:
@@ -110,7 +92,7 @@ class Exhibit:
         if isinstance(built, SubspaceIteration):
             return _prose(type(built.multiply).layer)
         words = _prose(type(built).round if isinstance(built, Orthogonalization) else type(built).program)
-        return "" if words.startswith("See the class") else words
+        return "" if words.startswith("The weights of the update above") else words
 
     @property
     def bound(self) -> str:
@@ -120,13 +102,13 @@ class Exhibit:
     @cached_property
     def points(self) -> list[Point]:
         """Errors and bounds by depth, on :func:`gallery_graph`."""
-        return [_measure(self.construction, layers) for layers in self.depths]
+        return [_measure(self._trial, layers) for layers in self.depths]
 
     def pictures(self) -> Iterator[tuple[str, str]]:
-        """Draw the weights of every kind of layer at the greatest depth: which layers, and their matrices as SVG."""
+        """Write the weights of every kind of layer at the greatest depth: which layers, and their matrices as tables."""
         program = self.construction.program(self.depths[-1])
         for words, layer in kinds_of_layers(program):
-            yield words, draw_layer(layer, list(program.blocks))
+            yield words, layer_tables(layer, list(program.blocks))
 
     def plot(self) -> str:
         """Draw error against depth, with the bounds, as an HTML image."""
@@ -147,42 +129,41 @@ DEEP = (*range(0, 20, 2), *range(20, 101, 8))
 MIDDLE = (*range(0, 12), *range(12, 61, 6))
 STEEP = tuple(range(1, 11))
 SHORT = tuple(range(0, 7))
+ELECTRIC, ROOT, HEAT = "electric flow, L⁺ψ", "square root, √L⁺", "heat kernel, exp(−sL)"
+VECTORS, COLUMNS = "eigenvectors", "orthonormal columns"
+SHOWN = (
+    ("gradient-descent", "Gradient descent", ELECTRIC, "GradientDescent(spectrum)", DEEP),
+    ("squaring", "Squaring", ELECTRIC, "Squaring(spectrum)", STEEP),
+    ("chebyshev", "Chebyshev", ELECTRIC, "Chebyshev(spectrum)", MIDDLE),
+    ("chebyshev-cubing", "Chebyshev cubing", ELECTRIC, "ChebyshevCubing(spectrum)", STEEP[:7]),
+    ("power-series-root", "Power series of the root", ROOT, "PowerSeriesRoot(spectrum)", DEEP),
+    ("newton-schulz-root", "Newton-Schulz root", ROOT, "NewtonSchulzRoot(spectrum)", STEEP),
+    ("taylor-heat", "Power series of the heat kernel", HEAT, "TaylorHeat(spectrum, 0.5)", MIDDLE),
+    ("cubed-heat", "Cubed heat", HEAT, "CubedHeat(spectrum, 0.5)", STEEP),
+    ("seeded-heat", "Cubing from a seed", HEAT, "SeededHeat(spectrum, 0.5)", STEEP),
+    ("spectral-filter", "Any filter", "any f(L)", "SpectralFilter(spectrum, np.log)", MIDDLE),
+    ("top-eigenvectors", "Top eigenvectors", VECTORS, "Laplacian(spectrum), GramSchmidt(2)", range(0, 37, 3)),
+    ("bottom-eigenvectors", "Bottom eigenvectors", VECTORS, "Shifted(spectrum), GramSchmidt(3)", range(0, 61, 5)),
+    ("through-pinv", "Bottom eigenvectors through L⁺", VECTORS, "ThroughPinv(spectrum), NewtonSchulz(2)", range(0, 25, 2)),
+    ("gram-schmidt", "Gram-Schmidt", COLUMNS, "GramSchmidt(4)", SHORT),
+    ("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", COLUMNS, "ParallelGramSchmidt(4)", SHORT),
+    ("newton-schulz", "Newton-Schulz", COLUMNS, "NewtonSchulz(4)", tuple(range(0, 13))),
+)  # fmt: skip
+"""Slug, title, task, code and depths; for eigenvectors the code of both parts of the iteration, and depths in steps."""
 
 
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
-    """List all exhibits, in the order of the paper's tasks."""
-    spectrum = exact.spectrum(gallery_graph())
-    electric, root, heat = "electric flow, L⁺ψ", "square root, √L⁺", "heat kernel, exp(−sL)"
-    columns, log, s = "orthonormal columns", np.log, HEAT_TIME
-
-    def iteration(slug: str, title: str, multiply: Laplacian, orthogonalize: Orthogonalization, steps: int) -> Exhibit:
-        solver = SubspaceIteration(multiply, orthogonalize)
-        parts = f"{type(multiply).__name__}(spectrum), {type(orthogonalize).__name__}({orthogonalize.k})"
-        depths = tuple(solver.layers(n) for n in range(0, steps + 1, steps // 12))
-        return Exhibit(slug, title, "eigenvectors", solver, f"SubspaceIteration({parts})", depths)
-
-    def show(slug: str, title: str, task: str, built: Runnable, arguments: str, depths: tuple[int, ...]) -> Exhibit:
-        return Exhibit(slug, title, task, built, f"{type(built).__name__}({arguments})", depths)
-
-    return (
-        show("gradient-descent", "Gradient descent", electric, GradientDescent(spectrum), "spectrum", DEEP),
-        show("squaring", "Squaring", electric, Squaring(spectrum), "spectrum", STEEP),
-        show("chebyshev", "Chebyshev", electric, Chebyshev(spectrum), "spectrum", MIDDLE),
-        show("chebyshev-cubing", "Chebyshev cubing", electric, ChebyshevCubing(spectrum), "spectrum", STEEP[:7]),
-        show("power-series-root", "Power series of the root", root, PowerSeriesRoot(spectrum), "spectrum", DEEP),
-        show("newton-schulz-root", "Newton-Schulz root", root, NewtonSchulzRoot(spectrum), "spectrum", STEEP),
-        show("taylor-heat", "Power series of the heat kernel", heat, TaylorHeat(spectrum, s), "spectrum, 0.5", MIDDLE),
-        show("cubed-heat", "Cubed heat", heat, CubedHeat(spectrum, s), "spectrum, 0.5", STEEP),
-        show("seeded-heat", "Cubing from a seed", heat, SeededHeat(spectrum, s), "spectrum, 0.5", STEEP),
-        show("spectral-filter", "Any filter", "any f(L)", SpectralFilter(spectrum, log), "spectrum, np.log", MIDDLE),
-        iteration("top-eigenvectors", "Top eigenvectors", Laplacian(spectrum), GramSchmidt(2), 36),
-        iteration("bottom-eigenvectors", "Bottom eigenvectors", Shifted(spectrum), GramSchmidt(3), 60),
-        iteration("through-pinv", "Bottom eigenvectors through L⁺", ThroughPinv(spectrum), NewtonSchulz(2), 24),
-        show("gram-schmidt", "Gram-Schmidt", columns, GramSchmidt(4), "4", SHORT),
-        show("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", columns, ParallelGramSchmidt(4), "4", SHORT),
-        show("newton-schulz", "Newton-Schulz", columns, NewtonSchulz(4), "4", tuple(range(0, 13))),
-    )
+    """Build all exhibits, by the code that they show."""
+    names = {**vars(constructions), "np": np, "spectrum": exact.spectrum(gallery_graph())}
+    shown = []
+    for slug, title, task, code, depths in SHOWN:
+        code = f"SubspaceIteration({code})" if task == VECTORS else code
+        built = eval(code, names)
+        shown.append(
+            Exhibit(slug, title, task, built, code, tuple(map(built.layers, depths) if task == VECTORS else depths))
+        )
+    return tuple(shown)
 
 
 def kinds_of_layers(program: Program) -> Iterator[tuple[str, Layer]]:
@@ -210,43 +191,21 @@ def _which(numbers: list[int], program: Program) -> str:
     return words if alike else f"{words}; coefficients differ, these are layer {first}'s"
 
 
-def _measure(construction: Runnable, layers: int) -> Point:
+def _measure(trial: Trial, layers: int) -> Point:
     """Measure error and bound as ``ohmformer verify`` does: relative to the answer's size, or the sine of an angle."""
-    named = Named("gallery", gallery_graph())
-    if isinstance(construction, Orthogonalization):
-        return _measure_columns(construction, layers)
-    if isinstance(construction, SubspaceIteration):
-        check = check_eigenvectors("", construction, named, layers, SEED)
-        return Point(layers, check.error, check.bound, None)
-    assert isinstance(construction, Construction)
-    check = check_function("", construction, named, layers) if layers >= construction.min_layers else None
-    if check is None:
-        answer = construction.run(named.graph, layers=layers)
-        error = float(torch.linalg.matrix_norm(answer - construction.target(named.graph), 2)) / construction.size
-        return Point(layers, error, None, None)
-    return Point(layers, check.error, check.bound, _printed(construction, layers))
-
-
-def _printed(construction: Construction, layers: int) -> float | None:
-    """Evaluate the paper's bound, relative, where it has one and its condition holds."""
-    bound = getattr(construction, "printed_bound", None)
+    built = trial.construction
+    error = trial.error(built.run_blocks(trial.graph, trial.blocks, layers, trace=False).final[built.answer])
+    bound = printed = None
     try:
-        return None if bound is None or construction.statement == "ours" else bound(layers) / construction.size
-    except ValueError:
-        return None
-
-
-def _measure_columns(construction: Orthogonalization, layers: int) -> Point:
-    """Measure ``|Phi^T Phi - I|``, starting from Gaussian columns of norm at most one."""
-    graph, k = gallery_graph(), construction.k
-    columns = torch.randn(graph.num_nodes, k, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
-    columns = columns / torch.linalg.matrix_norm(columns, 2)
-    answer = construction.run_blocks(graph, {construction.answer: columns}, layers, trace=False).final[construction.answer]
-    error = float(torch.linalg.matrix_norm(answer.mT @ answer - torch.eye(k, dtype=torch.float64), 2))
-    if isinstance(construction, NewtonSchulz):
-        return Point(layers, error, construction.error_bound(layers, float(torch.linalg.svdvals(columns)[-1])), None)
-    assert isinstance(construction, GramSchmidt | ParallelGramSchmidt)
-    return Point(layers, error, construction.error_bound(layers) if layers >= k else None, None)
+        if not isinstance(built, Construction):
+            bound = trial.bound(layers)
+        elif layers >= built.min_layers:
+            bound = trial.bound(layers)
+            if trial.statement != "ours":
+                printed = getattr(built, "printed_bound")(layers) / built.size  # noqa: B009
+    except ValueError:  # the condition of a bound does not hold
+        pass
+    return Point(layers, error, bound, printed)
 
 
 def _prose(thing: object) -> str:
