@@ -1,3 +1,5 @@
+from typing import Any
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -123,8 +125,8 @@ def test_pyg_pairs_are_folded_to_single_edges(device):
 def test_pyg_batches_keep_their_graphs_apart(device):
     ring = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
     edge = torch.tensor([[0, 1], [1, 0]])
-    parts = [Data(edge_index=ring, num_nodes=3), Data(edge_index=edge, num_nodes=2)]
-    g = Graph.from_pyg(Batch.from_data_list(parts).to(device))
+    batch: Any = Batch.from_data_list([Data(edge_index=ring, num_nodes=3), Data(edge_index=edge, num_nodes=2)])
+    g = Graph.from_pyg(batch.to(device))
     assert (g.batched, g.num_graphs, g.graph_sizes.tolist()) == (True, 2, [3, 2])
     torch.testing.assert_close(g.laplacian()[0].cpu(), triangle().laplacian())
 
