@@ -5,7 +5,7 @@ Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and res
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
 :func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
-:func:`harmonic`, :func:`kron_reduce`.
+:func:`harmonic`, :func:`kron_reduce`, :func:`current_flow`.
 Weights: :mod:`ohmformer.constructions`, one class per lemma.
 
 Names are imported when they are first asked for, so that processes that only read molecules do not wait for torch.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ohmformer.graph.memory import forget
     from ohmformer.solve import (
         Answer,
+        current_flow,
         effective_resistance,
         eigenvectors,
         electric_flow,
@@ -46,6 +47,7 @@ __all__ = [
     "Spectrum",
     "circuit",
     "constructions",
+    "current_flow",
     "effective_resistance",
     "eigenvectors",
     "electric_flow",
@@ -75,6 +77,7 @@ _ROOMS = {
     "graph.memory": ["forget"],
     "solve": [
         "Answer",
+        "current_flow",
         "effective_resistance",
         "eigenvectors",
         "electric_flow",

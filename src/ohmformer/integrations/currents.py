@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 import ohmformer as ohm
 from ohmformer.graph import Graph
 from ohmformer.solve import selected
+from ohmformer.solve.currents import sum_of_differences
 from ohmformer.solve.plan import SMALL
 
 TOL = 1e-9
@@ -83,15 +83,15 @@ def pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
     nodes = torch.cat(groups)
     total = torch.zeros(graph.num_edges, dtype=torch.float64)
     for part, rows in edge_rows(graph, nodes):
-        sums = _sum_of_differences(rows)
+        sums = sum_of_differences(rows)
         if len(groups) == 2:
-            for group in np.split(rows, [len(groups[0])], axis=1):
-                sums = sums - _sum_of_differences(group)
-        total[part] = torch.as_tensor(sums)
+            for group in rows.split([len(g) for g in groups], dim=1):
+                sums = sums - sum_of_differences(group)
+        total[part] = sums
     return total
 
 
-def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[slice, Float[np.ndarray, "part chosen"]]]:
+def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[slice, Float[Tensor, "part chosen"]]]:
     """Yield, for slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit from each of some nodes s.
 
     From the columns of ``L^+`` of those nodes while these fit, else from those of the edges, slice by slice.
@@ -103,16 +103,4 @@ def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[sli
         part = slice(start, start + step)
         tail, head = ends = graph.edge_index[:, part]
         drop = columns[tail] - columns[head] if columns is not None else pair_potentials(graph, ends.t())[nodes].t()
-        yield part, (drop / graph.resistance[part, None]).numpy()
-
-
-def _sum_of_differences(rows: Float[np.ndarray, "rows k"]) -> Float[np.ndarray, " rows"]:
-    """Return ``sum over i < j of |x_i - x_j|`` of rows: sorted, the i-th of k is above i others and below k - 1 - i."""
-    k = rows.shape[1]
-    return np.sort(rows, axis=1) @ (2.0 * np.arange(k) - (k - 1))
-
-
-def at_nodes(graph: Graph, flow: Tensor) -> Tensor:
-    """Add up at every node the flow along its edges, ``(edges, ...)`` to ``(nodes, ...)``."""
-    tail, head = graph.edge_index
-    return flow.new_zeros(graph.num_nodes, *flow.shape[1:]).index_add(0, tail, flow).index_add(0, head, flow)
+        yield part, drop / graph.resistance[part, None]

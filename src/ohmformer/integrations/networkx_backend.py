@@ -33,7 +33,8 @@ from ohmformer.integrations.backend_spectral import (
     spectral_bisection,
     spectral_ordering,
 )
-from ohmformer.integrations.currents import DENSE, ask, at_nodes, pair_flows, pair_potentials, pinv_diagonal, slice_width
+from ohmformer.integrations.currents import DENSE, ask, pair_flows, pair_potentials, pinv_diagonal, slice_width
+from ohmformer.solve.currents import at_nodes
 
 __all__ = [
     "algebraic_connectivity",

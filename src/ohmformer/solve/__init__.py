@@ -5,6 +5,7 @@ how it was made, ``plan`` which engine was chosen for which graphs and why.
 """
 
 from ohmformer.solve.answer import Answer, EigenAnswer, FlowAnswer, GraphAnswer
+from ohmformer.solve.currents import CurrentAnswer, current_flow
 from ohmformer.solve.dirichlet import harmonic
 from ohmformer.solve.flow import electric_flow, potentials
 from ohmformer.solve.functions import heat_kernel, spectral_filter
@@ -16,10 +17,12 @@ from ohmformer.solve.spectra import eigenvectors
 
 __all__ = [
     "Answer",
+    "CurrentAnswer",
     "EigenAnswer",
     "FlowAnswer",
     "GraphAnswer",
     "Plan",
+    "current_flow",
     "effective_resistance",
     "eigenvectors",
     "electric_flow",

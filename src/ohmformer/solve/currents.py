@@ -1,0 +1,297 @@
+"""Currents between many pairs of nodes, through edges and nodes, and their sums, without a number for every edge and pair.
+
+Potentials of a unit from s to t are ``phi_s - phi_t``, columns of ``L^+``: k places make k (k - 1) / 2 pairs out of k linear
+systems. Through an edge these pairs send ``|f_s - f_t|`` altogether, which takes a sort of k numbers.
+
+>>> import ohmformer as ohm
+>>> answer = ohm.current_flow([("a", "b"), ("b", "c"), ("a", "c")], ["a", "b"], ["c", "c"])
+>>> answer.resistance, answer.edges  # resistances of both pairs, and currents of both together
+(tensor([0.6667, 0.6667], dtype=torch.float64), tensor([0.6667, 1.0000, 1.0000], dtype=torch.float64))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ohmformer.graph import Graph
+from ohmformer.graph.labelled import LabelledGraph, as_graph
+from ohmformer.graph.ragged import Spans
+from ohmformer.solve.answer import Answer, check_tolerance, join
+from ohmformer.solve.engines.base import Progress
+from ohmformer.solve.plan import METHODS, PANEL
+from ohmformer.solve.pseudoinverse import Request, apply_in_turn
+
+MOST = 2**27
+"""Numbers in the columns that are kept for all pairs together: a gigabyte. Beyond, pairs are solved for one by one."""
+CELLS = 2**22
+"""Numbers in one slice of edges x places or pairs."""
+
+
+@dataclass(frozen=True)
+class CurrentAnswer(Answer):
+    """Currents: ``value`` is what flows through the edges."""
+
+    nodes: Tensor = field(kw_only=True)
+    """What flows through the nodes: half of what flows in their edges, put in and taken out."""
+    resistance: Tensor = field(kw_only=True)
+    """The effective resistance of every pair."""
+
+    @property
+    def edges(self) -> Tensor:
+        """What flows through the edges."""
+        return self.value
+
+
+def current_flow(
+    graph: Any,
+    sources: Any,
+    targets: Any = None,
+    *,
+    each: bool = False,
+    tol: float = 1e-6,
+    method: str = "auto",
+    progress: Progress | None = None,
+    resistance: Any = None,
+    conductance: Any = None,
+) -> CurrentAnswer:
+    """Send one ampere from every source to its target, pair by pair, and add up what flows through edges and nodes.
+
+    The value is the sum of absolute currents over all pairs, ``(edges,)``, and ``nodes`` likewise; with ``each`` it is the
+    current of every pair, ``(edges, pairs)``, positive along the edge's direction. ``residual`` is that of the linear
+    systems, for the worst pair. Differentiable in the resistances, where no current is zero.
+
+    Args:
+        graph: one graph or a batch, in any form that :func:`potentials` takes.
+        sources: nodes by label or number, one for every pair. A list or set of nodes in the place of a node is a region,
+            whose nodes have equal shares of the current.
+        targets: likewise; one node is the target of all sources. Without, every pair of sources is asked for, in the order
+            of ``itertools.combinations``: focal nodes of a landscape.
+        each: the currents of every pair instead of their sum.
+        tol: the largest residual that will do.
+        method: as for :func:`potentials`.
+        progress: called with (layers, residual); return True to stop. Currents that were not begun then are zero.
+        resistance: as for :func:`potentials`.
+        conductance: likewise.
+    """
+    check_tolerance(tol, method, METHODS)
+    asked = as_graph(graph, resistance=resistance, conductance=conductance)
+    pairs = _Pairs.of(asked, sources, targets)
+    request = Request(tol / math.sqrt(2), method, progress)  # a pair is the difference of two
+    if pairs.count * asked.graph.num_nodes * each > MOST:
+        raise ValueError(
+            f"expected at most {MOST} numbers for each=True, got {asked.graph.num_nodes} nodes x {pairs.count} pairs"
+        )
+    answer = (_each if each else _summed)(asked.graph, pairs, request)
+    return replace(answer, labels=asked.labels)
+
+
+def sum_of_differences(rows: Float[Tensor, "rows k"]) -> Float[Tensor, " rows"]:
+    """``sum over i < j of |x_i - x_j|`` of rows: sorted, the i-th of k is above i others and below k - 1 - i."""
+    k = rows.shape[1]
+    return rows.sort(dim=1).values @ (2.0 * torch.arange(k, dtype=rows.dtype, device=rows.device) - (k - 1))
+
+
+def at_nodes(graph: Graph, flow: Tensor) -> Tensor:
+    """Add up at every node the flow along its edges, ``(edges, ...)`` to ``(nodes, ...)``."""
+    tail, head = graph.edge_index
+    return flow.new_zeros(graph.num_nodes, *flow.shape[1:]).index_add(0, tail, flow).index_add(0, head, flow)
+
+
+# ---------------------------------------------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Pairs of places; a place is a node, or nodes with equal shares."""
+
+    node: Int[Tensor, " shares"]
+    share: Float[Tensor, " shares"]
+    of_place: Spans
+    """Which shares belong to which place."""
+    source: Int[Tensor, " pairs"]
+    target: Int[Tensor, " pairs"]
+    every: bool
+    """Whether all pairs of places are asked for."""
+
+    @property
+    def count(self) -> int:
+        return len(self.source)
+
+    @classmethod
+    def of(cls, asked: LabelledGraph, sources: Any, targets: Any) -> _Pairs:
+        """Pairs as they are asked for, or a ValueError that says what is wrong."""
+        given = [_places(asked, x) for x in (sources, [] if targets is None else targets)]
+        if targets is not None:
+            counts = [len(x) for x in given]
+            count = max(counts) if min(counts) == 1 else counts[0]
+            if counts[1] not in (1, count) or counts[0] not in (1, count):
+                raise ValueError(f"expected as many targets as sources, or one, got {counts[1]} for {counts[0]}")
+            given = [x * count if len(x) == 1 else x for x in given]
+        number: dict[tuple[int, ...], int] = {}
+        ends = [[number.setdefault(place, len(number)) for place in x] for x in given]
+        if targets is None:
+            if len(number) < len(given[0]):
+                raise ValueError(
+                    f"expected every source once, as there are no targets, got {len(given[0])} of {len(number)}"
+                )
+            ends = np.triu_indices(len(number), 1)
+        device = asked.graph.device
+        source, target = (torch.as_tensor(x, dtype=torch.long, device=device) for x in ends)
+        sizes = torch.tensor([len(place) for place in number], dtype=torch.long, device=device)
+        found = cls(
+            torch.tensor([node for place in number for node in place], dtype=torch.long, device=device),
+            torch.repeat_interleave(1 / sizes.to(torch.float64), sizes).to(asked.graph.dtype),
+            Spans.of(sizes),
+            source,
+            target,
+            every=targets is None,
+        )
+        found._check_connected(asked, list(number))
+        return found
+
+    def _check_connected(self, asked: LabelledGraph, places: list[tuple[int, ...]]) -> None:
+        """Refuse a pair across components: what is put in on a component must be taken out there."""
+        component = asked.graph.components.tolist()
+        on = [tuple(sorted(component[node] for node in place)) for place in places]
+        share = [{c: x.count(c) / len(x) for c in set(x)} for x in on]
+        kind: dict[Any, int] = {}
+        of = torch.tensor([kind.setdefault(tuple(sorted(x.items())), len(kind)) for x in share], dtype=torch.long)
+        of = of.to(self.source.device)
+        apart = (of[self.source] != of[self.target]).nonzero()[:, 0]
+        if len(apart):
+            a, b = (_called(asked, places[int(x[apart[0]])]) for x in (self.source, self.target))
+            raise ValueError(f"expected a way between the nodes of every pair, {a} and {b} are in different components")
+        if all(len(place) == 1 for place in places):
+            return
+        for one, other in zip(self.source.tolist(), self.target.tolist(), strict=True):
+            both = set(places[one]) & set(places[other])
+            if both and one != other:
+                name = asked.name(min(both))
+                raise ValueError(f"expected a source and its target to have no node in common, both have {name}")
+
+    def put_in(self, graph: Graph, places: Int[Tensor, " k"]) -> Float[Tensor, "nodes k"]:
+        """One ampere at every one of some places."""
+        rows, column = self.of_place.rows(places), self.of_place.select(places).owner
+        none = torch.zeros(graph.num_nodes, len(places), dtype=graph.dtype, device=graph.device)
+        return none.index_put((self.node[rows], column), self.share[rows])
+
+    def at_places(self, potential: Float[Tensor, "nodes k"]) -> Float[Tensor, "places k"]:
+        """Mean potentials of places."""
+        none = potential.new_zeros(len(self.of_place), potential.shape[1])
+        return none.index_add(0, self.of_place.owner, potential[self.node] * self.share[:, None])
+
+
+def _places(asked: LabelledGraph, given: Any) -> list[tuple[int, ...]]:
+    """Places by the numbers of their nodes."""
+    if isinstance(given, (Tensor, np.ndarray)):
+        return [(node,) for node in asked.nodes(given.reshape(-1) if given.ndim == 0 else given).tolist()]
+    found = []
+    for place in [given] if isinstance(given, (str, bytes)) or not isinstance(given, Iterable) else given:
+        region = isinstance(place, (list, set, range, Tensor, np.ndarray))
+        found.append(tuple(sorted(set(asked.nodes(place).tolist()))) if region else (asked.number(place),))
+        if not found[-1]:
+            raise ValueError("expected at least one node in a region, got none")
+    return found
+
+
+def _called(asked: LabelledGraph, place: tuple[int, ...]) -> str:
+    return asked.name(place[0]) if len(place) == 1 else f"the region of {asked.name(place[0])}"
+
+
+# ---------------------------------------------------------------------------------------------------- the solves
+
+
+def _columns(graph: Graph, pairs: _Pairs, request: Request) -> Iterator[tuple[Answer, _Pairs, bool]]:
+    """Potentials, the pairs they answer for, and whether they are those of all places: where that is less work."""
+    places = len(pairs.of_place)
+    if 0 < places <= pairs.count and places * graph.num_nodes <= MOST:
+        every = torch.arange(places, device=graph.device)
+        panels = (graph.center(pairs.put_in(graph, part)) for part in every.split(4 * PANEL))
+        answers = list(apply_in_turn(graph, panels, request))
+        yield join(answers, torch.cat([a.value for a in answers], dim=1)), pairs, True
+        return
+    parts = [
+        replace(pairs, source=source, target=target, every=False)
+        for source, target in zip(pairs.source.split(PANEL), pairs.target.split(PANEL), strict=True)
+        if len(source)
+    ]
+    panels = (graph.center(part.put_in(graph, part.source) - part.put_in(graph, part.target)) for part in parts)
+    for part, answer in zip(parts, apply_in_turn(graph, panels, request), strict=True):
+        yield answer, part, False
+
+
+def _resistance(pairs: _Pairs, potential: Float[Tensor, "nodes k"], of_places: bool) -> Float[Tensor, " pairs"]:
+    found, s, t = pairs.at_places(potential), pairs.source, pairs.target
+    if of_places:
+        return found[s, s] + found[t, t] - found[s, t] - found[t, s]
+    column = torch.arange(pairs.count, device=potential.device)
+    return found[s, column] - found[t, column]
+
+
+def _summed(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
+    total, answers, between = graph.resistance.new_zeros(graph.num_edges), [], []
+    for answer, some, of_places in _columns(graph, pairs, request):
+        step = max(CELLS // max(answer.value.shape[1], 1 if some.every else some.count), 1)
+        slices = [
+            _recomputed(_absolute, answer.value, graph.resistance[part], graph.edge_index[:, part], some, of_places)
+            for part in torch.arange(graph.num_edges, device=graph.device).split(step)
+        ]
+        total = total + torch.cat(slices) if slices else total
+        between.append(_resistance(some, answer.value, of_places))
+        answers.append(replace(answer, value=total))
+    share = pairs.share * _uses(pairs)[pairs.of_place.owner]
+    put = graph.resistance.new_zeros(graph.num_nodes).index_add(0, pairs.node, share)
+    return _answer(answers, total, (at_nodes(graph, total) + put) / 2, between)
+
+
+def _uses(pairs: _Pairs) -> Tensor:
+    """How many pairs begin or end at every place; none for one that does both."""
+    real = pairs.source != pairs.target
+    ends = torch.cat([pairs.source[real], pairs.target[real]])
+    return torch.bincount(ends, minlength=len(pairs.of_place)).to(pairs.share.dtype)
+
+
+def _absolute(phi: Tensor, resistance: Tensor, ends: Tensor, pairs: _Pairs, of_places: bool) -> Float[Tensor, " part"]:
+    """The absolute currents of all pairs through some edges."""
+    rows = (phi[ends[0]] - phi[ends[1]]) / resistance[:, None]
+    if pairs.every and of_places:
+        return sum_of_differences(rows)
+    return (rows[:, pairs.source] - rows[:, pairs.target] if of_places else rows).abs().sum(1)
+
+
+def _recomputed(function: Any, *arguments: Any) -> Tensor:
+    """The function's value; for a gradient it is computed again instead of keeping edges x pairs."""
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+        found = checkpoint(function, *arguments, use_reentrant=False)
+        assert isinstance(found, Tensor)
+        return found
+    return function(*arguments)
+
+
+def _each(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
+    answers, flows, between = [], [], []
+    tail, head = graph.edge_index
+    for answer, some, of_places in _columns(graph, pairs, request):
+        potential = answer.value[:, some.source] - answer.value[:, some.target] if of_places else answer.value
+        flows.append((potential[tail] - potential[head]) / graph.resistance[:, None])
+        between.append(_resistance(some, answer.value, of_places))
+        answers.append(answer)
+    flow = torch.cat(flows, dim=1) if flows else graph.resistance.new_zeros(graph.num_edges, 0)
+    put = (pairs.put_in(graph, pairs.source) - pairs.put_in(graph, pairs.target)).abs()
+    return _answer(answers, flow, (at_nodes(graph, flow.abs()) + put) / 2, between)
+
+
+def _answer(answers: list[Answer], edges: Tensor, nodes: Tensor, between: list[Tensor]) -> CurrentAnswer:
+    resistance = torch.cat(between) if between else edges.new_zeros(0)
+    made = join(answers, edges) if answers else Answer(edges, "none", 0, 0.0, 0.0)
+    certificate = vars(made) | {"residual": math.sqrt(2) * made.residual, "bound": None, "error": None, "error_kind": None}
+    return CurrentAnswer(**certificate, nodes=nodes, resistance=resistance)
