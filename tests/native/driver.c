@@ -33,11 +33,13 @@ int ohm_eliminate(int64_t, int64_t, int64_t, int64_t, int64_t, void *, void *, v
                   void *, void *);
 int ohm_conjugate(int64_t, int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *,
                   void *, void *, void *, void *, void *, void *, void *, void *);
-int ohm_order(int64_t, int64_t, double, void *, void *, void *, void *);
-int ohm_pattern(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *);
-int ohm_factorise(int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *);
-int ohm_sweep(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *);
-int ohm_select(int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *, void *);
+int ohm_order(int64_t, int64_t, double, void *, void *, void *, void *, void *);
+int ohm_pattern(int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *);
+int ohm_factorise(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *,
+                  void *, void *);
+int ohm_measure(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *);
+int ohm_sweep(int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *);
+int ohm_select(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *, void *);
 int ohm_encode(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void
                *, void *);
 int ohm_on_spectrum(int64_t, int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void *, void *);
@@ -60,12 +62,15 @@ static int call(const char *name, int64_t threads, const Argument *a) {
         A(9), A(10), A(11), A(12), A(13));
     if (!strcmp(name, "ohm_conjugate")) return ohm_conjugate(threads, W(0), W(1), W(2), W(3), A(4), A(5), A(6), A(7), A(8),
         A(9), A(10), A(11), A(12), A(13), A(14), A(15), A(16), A(17), A(18), A(19));
-    if (!strcmp(name, "ohm_order")) return ohm_order(threads, W(0), R(1), A(2), A(3), A(4), A(5));
-    if (!strcmp(name, "ohm_pattern")) return ohm_pattern(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7));
-    if (!strcmp(name, "ohm_factorise")) return ohm_factorise(threads, W(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8),
+    if (!strcmp(name, "ohm_order")) return ohm_order(threads, W(0), R(1), A(2), A(3), A(4), A(5), A(6));
+    if (!strcmp(name, "ohm_pattern")) return ohm_pattern(threads, W(0), W(1), W(2), A(3), A(4), A(5), A(6), A(7), A(8),
         A(9), A(10));
-    if (!strcmp(name, "ohm_sweep")) return ohm_sweep(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6));
-    if (!strcmp(name, "ohm_select")) return ohm_select(threads, W(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9));
+    if (!strcmp(name, "ohm_factorise")) return ohm_factorise(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8),
+        A(9), A(10), A(11), A(12), A(13));
+    if (!strcmp(name, "ohm_sweep")) return ohm_sweep(threads, W(0), W(1), W(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9));
+    if (!strcmp(name, "ohm_measure")) return ohm_measure(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9));
+    if (!strcmp(name, "ohm_select")) return ohm_select(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9),
+        A(10));
     if (!strcmp(name, "ohm_encode")) return ohm_encode(threads, W(0), W(1), W(2), W(3), W(4), W(5), A(6), A(7), A(8), A(9),
         A(10), A(11), A(12));
     if (!strcmp(name, "ohm_on_spectrum")) return ohm_on_spectrum(threads, W(0), W(1), W(2), W(3), A(4), A(5), A(6), A(7),

@@ -39,7 +39,7 @@ EXTRAS: dict[str, Extra] = {
     ),
     "graphgym": Extra(("torch_geometric", "yacs", "lightning"), (), ("`ohmformer.integrations.graphgym`",)),
     "cluster": Extra(("ray",), (), ("`--cluster` of `ohmformer encode` and `ohmformer reproduce`",)),
-    "large": Extra(("pyamg", "pyarrow"), (), ('`method="multigrid"`', "tables as `.parquet`, `ohmformer solve --out`")),
+    "large": Extra(("pyarrow",), (), ("tables as `.parquet`, `ohmformer solve --out`",)),
 }
 """Every extra by its name; ``ohmformer[all]`` brings all of them."""
 

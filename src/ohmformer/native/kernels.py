@@ -85,27 +85,27 @@ KERNELS: dict[str, Kernel] = {
     "ohm_order": Kernel(
         "An order of elimination of the nodes of a large graph by minimum degree, given up where it takes too much work.",
         "order.c",
-        WHOLE + DOUBLE + 4 * ARRAY,
+        WHOLE + DOUBLE + 5 * ARRAY,
         {"entries": 2**31 - 1},
         long=True,
     ),
     "ohm_pattern": Kernel(
         "The pattern of the factor of a Laplacian, nodes in the order of elimination, or how many entries it has.",
-        "selected.c",
-        3 * WHOLE + 6 * ARRAY,
+        "order.c",
+        3 * WHOLE + 8 * ARRAY,
         {"entries": 2**31 - 1},
         long=True,
     ),
     "ohm_factorise": Kernel(
         "The factor of a Laplacian by elimination without subtractions, and its tangent.",
-        "selected.c",
-        2 * WHOLE + 10 * ARRAY,
+        "factor.c",
+        2 * WHOLE + 12 * ARRAY,
         long=True,
     ),
     "ohm_sweep": Kernel(
-        "Potentials of any number of demands from the factor of a Laplacian.",
-        "selected.c",
-        2 * WHOLE + 5 * ARRAY,
+        "Potentials of any number of demands from the factor of a Laplacian, or their energy.",
+        "factor.c",
+        3 * WHOLE + 7 * ARRAY,
     ),
     "ohm_select": Kernel(
         "Effective resistances of all pairs on the pattern of the factor of a Laplacian, and their tangents.",
@@ -116,7 +116,7 @@ KERNELS: dict[str, Kernel] = {
     "ohm_measure": Kernel(
         "The residual psi - L phi, summed without loss, and the energy of phi, for any number of demands.",
         "certificate.c",
-        3 * WHOLE + 7 * ARRAY,
+        2 * WHOLE + 8 * ARRAY,
     ),
     "ohm_encode": Kernel(
         "The layers of the learned encoding on a batch of graphs, for inference in float32 with Gram degrees.",

@@ -17,20 +17,32 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.solve.rows import rows_of
+from ohmformer.solve.scaled import empty_huge_pages
 
 EPS = torch.finfo(torch.float64).eps
+
+
+ROWS = 1024
+"""Nodes whose squares are added up together."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """What potentials leave of demands, and how much energy they have; in float64."""
 
-    left: Float[Tensor, "nodes k"]
-    """``psi - L phi``, centred on every component."""
+    graph: Graph
+    uncentred: Float[Tensor, "nodes k"]
+    """``psi - L phi``."""
     energy: Float[Tensor, "graphs k"]
     """``|phi|_L^2``."""
     residual: float
     """``|psi - L phi| / |psi|`` of the worst demand on the worst graph."""
+
+    @property
+    def left(self) -> Float[Tensor, "nodes k"]:
+        """``psi - L phi``, centred on every component: its means are rounding."""
+        return self.graph.center(self.uncentred)
 
     def error(self, norm: Float[Tensor, "graphs k"]) -> float:
         """The error of the worst demand on the worst graph, if ``norm`` is that of ``L^+ left``, or more."""
@@ -42,15 +54,24 @@ class Measured:
 
 def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measured:
     """Take the residual and the energy of potentials on the graph itself, by differences over its edges."""
-    left, phi = psi.detach().double().clone(), phi.detach().double()
-    energy = torch.empty_like(left)
-    for some in range(0, left.shape[1], 16):  # never as wide as edges x demands
-        part = slice(some, some + 16)
-        left[:, part], energy[:, part] = _by_edges(graph, phi[:, part].contiguous(), left[:, part].contiguous())
-    gap, size = sum_over_graphs(graph, left.square()), sum_over_graphs(graph, psi.detach().double().square())
+    phi, psi = (x.detach().double().contiguous() for x in (phi, psi))
+    if native.active() is not None and graph.device.type == "cpu" and graph.num_edges:
+        rows, (nodes, k) = rows_of(graph), psi.shape
+        left = empty_huge_pages(nodes, k, dtype=torch.float64, device=psi.device)
+        single = graph.num_graphs == 1
+        begin = torch.arange(0, nodes + ROWS, ROWS).clamp(max=nodes) if single else graph.nodes.start
+        sums = torch.empty(len(begin) - 1, 3, k, dtype=torch.float64)
+        native.call("ohm_measure", len(sums), k, begin, rows.start, rows.column, rows.value, phi, psi, left, sums)
+        gap, energy, size = (sums.sum(0, keepdim=True) if single else sums).unbind(1)
+    else:
+        left, energy = torch.empty_like(psi), torch.empty_like(psi)
+        for some in range(0, psi.shape[1], 16):  # never as wide as edges x demands
+            part = slice(some, some + 16)
+            left[:, part], energy[:, part] = _by_edges(graph, phi[:, part], psi[:, part])
+        gap, energy, size = (sum_over_graphs(graph, x) for x in (left.square(), energy, psi.square()))
     worst = torch.where(size > 0, gap / torch.where(size > 0, size, 1.0), gap)
     residual = math.sqrt(float(worst.nan_to_num(nan=math.inf).max())) if worst.numel() else 0.0
-    return Measured(graph.center(left), sum_over_graphs(graph, energy), residual)
+    return Measured(graph, left, energy, residual)
 
 
 def sum_over_graphs(graph: Graph, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
@@ -77,12 +98,8 @@ def rounding_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, 
 
 def _by_edges(graph: Graph, phi: Float[Tensor, "n k"], psi: Float[Tensor, "n k"]) -> tuple[Tensor, Tensor]:
     """``psi - L phi`` and the energy of the edges that begin at every node; sums at a node are exact but for ``eps^2``."""
-    resistance, rest, energy = graph.resistance.detach().double(), torch.zeros_like(psi), torch.zeros_like(psi)
+    resistance, energy = graph.resistance.detach().double(), torch.zeros_like(psi)
     tail, head = graph.edge_index
-    if native.active() is not None and graph.device.type == "cpu":
-        edges = tail.contiguous(), head.contiguous(), resistance.contiguous()
-        native.call("ohm_measure", *psi.shape[:1], graph.num_edges, psi.shape[1], *edges, phi, psi, rest, energy)
-        return psi, energy
     drop = phi[tail] - phi[head]
     flow = drop / resistance[:, None]
     ends, terms = torch.cat([tail, head]), torch.cat([-flow, flow])

@@ -207,7 +207,7 @@ class Grounded:
         if factor is None:
             return demands, math.inf
         free = torch.where(self.is_free[:, None], demands, 0.0)
-        found = torch.as_tensor(factor.solve(free.cpu().numpy()), device=demands.device)
+        found = factor.solve(free).to(demands.device)
         count = factor.pattern.first.diff()[: factor.pattern.eliminated].double() + 4
         remaining = torch.arange(len(count), 0, -1, dtype=torch.float64)
         eps = torch.finfo(torch.float64).eps

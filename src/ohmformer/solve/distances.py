@@ -7,7 +7,7 @@ import torch
 from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall
-from ohmformer.solve.engines.elimination_factor import edges_of
+from ohmformer.solve.rows import edges_of, rows_of
 
 
 def lmin_at_most(graph: Graph) -> float:
@@ -21,15 +21,13 @@ def lmin_at_most(graph: Graph) -> float:
 
 
 def _least_quotient(graph: Graph) -> float:
-    nodes, edges = graph.num_nodes, graph.num_edges
-    if not edges:
+    nodes = graph.num_nodes
+    if not graph.num_edges:
         return float("inf")
-    start, column = torch.empty(nodes + 1, dtype=torch.int32), torch.empty(2 * edges, dtype=torch.int32)
-    value, degree = torch.empty(2 * edges, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
-    tail, head, conductance = edges_of(graph)
-    native.call("ohm_rows", nodes, edges, tail, head, conductance, None, start, column, value, degree)
+    rows, (tail, head, conductance) = rows_of(graph), edges_of(graph)
+    degree = rows.degree
     queue, hops = torch.empty(2, nodes, dtype=torch.int32)
-    native.call("ohm_distances", nodes, start, column, queue, hops)
+    native.call("ohm_distances", nodes, rows.start, rows.column, queue, hops)
     if int(hops.max()) < 4 * nodes.bit_length():  # an expander's distances, or near enough
         return float("inf")
     f, component = hops.double(), graph.components.cpu()

@@ -2,11 +2,12 @@
 
 For every node the factor lists its neighbours at the time of its elimination, and the fractions of its conductance that lead
 to them; ``native/src/selected.c`` says more. The last node of a component is its ground. Graphs of a batch share a factor.
-Some nodes may be kept: they come last, and in their columns are the conductances between them that the others leave.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,10 @@ from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve import factor_numpy
+from ohmformer.solve.rows import Rows, edges_of, rows_of
+from ohmformer.solve.scaled import empty_huge_pages
+
+BYTES = 20
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Limits:
     """How large a factor may be."""
 
     entries: int
-    """Numbers in it: with its pattern and the resistances on it, each takes 20 bytes."""
+    """Numbers in it: with its pattern and the resistances on it, each takes :data:`BYTES`."""
     work: float
     """The sum of squared column counts."""
     work_in_python: float
@@ -67,21 +72,25 @@ class Factor:
     d_fraction: Float[Tensor, " entries"] | None = None
     d_pivot: Float[Tensor, " nodes"] | None = None
 
-    def solve(self, demands: Float[np.ndarray, "nodes k"]) -> Float[np.ndarray, "nodes k"]:
-        """Potentials of demands that sum to zero on every component, zero at its ground; or zero at nodes that are kept."""
-        pattern = self.pattern
+    def solve(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+        """Potentials in float64 of demands that sum to zero on every component: zero at its ground, or at kept nodes."""
+        return self._sweep(demands, only_energy=False)
+
+    def energy(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+        """Numbers that add up to the energy ``psi . L^+ psi`` of demands over the nodes of every component."""
+        return self._sweep(demands, only_energy=True)
+
+    def _sweep(self, demands: Float[Tensor, "nodes k"], *, only_energy: bool) -> Float[Tensor, "nodes k"]:
+        pattern, psi = self.pattern, demands.detach().to("cpu", torch.float64).contiguous()
         first = pattern.first.clamp(max=int(pattern.first[pattern.eliminated]))  # without the columns of kept nodes
-        x = torch.as_tensor(np.ascontiguousarray(demands[pattern.order], dtype=np.float64))
+        arrays = first, pattern.row, self.fraction, self.pivot
         if native.active() is None:
-            found = factor_numpy.sweep(*(a.numpy() for a in (first, pattern.row, self.fraction, self.pivot, x)))
-        else:
-            for some in range(0, x.shape[1], 16):  # a row of so many is two lines of the cache
-                part = x[:, some : some + 16].contiguous()
-                arrays = first, pattern.row, self.fraction, self.pivot, part
-                native.call("ohm_sweep", len(x), part.shape[1], *arrays)
-                x[:, some : some + 16] = part
-            found = x.numpy()
-        return found[pattern.rank]
+            first, row, fraction, pivot = (a.numpy() for a in arrays)
+            x = factor_numpy.sweep(first, row, fraction, pivot, psi.numpy()[pattern.order], only_energy=only_energy)
+            return torch.as_tensor(x[pattern.rank])
+        phi = empty_huge_pages(*psi.shape, dtype=torch.float64, device=psi.device)
+        native.call("ohm_sweep", *psi.shape, int(only_energy), *arrays, torch.as_tensor(pattern.order), psi, phi)
+        return phi
 
 
 def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
@@ -104,9 +113,15 @@ def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
     return recall(graph, ("partial factor", in_c, kept.tobytes()), make)
 
 
-def prepared(graph: Graph) -> Factor | None:
+def that_fits() -> Limits:
+    """A factor of any work that takes up to half of this machine's memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Limits(memory // 2 // BYTES, math.inf, math.inf)
+
+
+def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
     """The factor of a graph, kept for the next question about the same graph; None if it would be too large."""
-    pattern = look(graph)
+    pattern = look(graph, limits)
     if pattern is None:
         return None
     return recall(graph, "factor", lambda: factorise(graph, pattern), fits=lambda found: found.pattern is pattern)
@@ -114,42 +129,32 @@ def prepared(graph: Graph) -> Factor | None:
 
 def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges"] | None = None) -> Factor:
     """The factor on a pattern; with ``tangent``, a direction in which conductances move, that of the factor too."""
-    conductance = 1 / graph.resistance.detach().cpu().double().numpy()
-    start, column, value = _by_rows(graph, conductance, pattern.rank)
-    moved = None if tangent is None else _by_rows(graph, tangent, pattern.rank)[2]
+    moved = None if tangent is None else torch.as_tensor(tangent)
     nodes, entries = graph.num_nodes, len(pattern.row)
     if native.active() is None:
+        start, column, value = _by_scipy(graph, edges_of(graph)[2], pattern.rank)
+        d_value = None if moved is None else _by_scipy(graph, moved, pattern.rank)[2]
         where = pattern.first.numpy(), pattern.row.numpy(), pattern.eliminated
-        found = factor_numpy.factorise(start, column, value, moved, *where)
+        found = factor_numpy.factorise(start, column, value, d_value, *where)
         fraction, pivot, d_fraction, d_pivot = (None if a is None else torch.as_tensor(a) for a in found)
         assert fraction is not None
         assert pivot is not None
         return Factor(pattern, fraction, pivot, d_fraction, d_pivot)
+    rows = rows_of(graph)
+    d_value = None if moved is None else Rows.of(graph, moved).value
     fraction, pivot = torch.empty(entries, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
     d_fraction, d_pivot = (None, None) if moved is None else (torch.empty_like(fraction), torch.empty_like(pivot))
-    given = [None if a is None else torch.as_tensor(a) for a in (start, column, value, moved)]
+    order = torch.as_tensor(pattern.order), torch.as_tensor(pattern.rank)
     found = pattern.first, pattern.row, fraction, d_fraction, pivot, d_pivot
-    native.call("ohm_factorise", nodes, pattern.eliminated, *given, *found)
+    native.call("ohm_factorise", nodes, pattern.eliminated, rows.start, rows.column, rows.value, d_value, *order, *found)
     return Factor(pattern, fraction, pivot, d_fraction, d_pivot)
 
 
-def _by_rows(
-    graph: Graph,
-    numbers: Float[np.ndarray, " edges"],
-    rank: Int[np.ndarray, " nodes"] | None,
-    without: Bool[np.ndarray, " nodes"] | None = None,
+def _by_scipy(
+    graph: Graph, numbers: Float[Tensor, " edges"], rank: Int[np.ndarray, " nodes"] | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of edges as a symmetric matrix in CSR, nodes in the given order, parallel edges added up.
-
-    ``without`` some nodes, the edges at them are left out.
-    """
-    tail, head = graph.edge_index.cpu().numpy()
-    if without is not None:
-        some = ~(without[tail] | without[head])
-        tail, head, numbers = tail[some], head[some], numbers[some]
-    if rank is not None:
-        tail, head = rank[tail], rank[head]
-    tail, head = tail.astype(np.int32), head.astype(np.int32)
+    """Numbers of edges as a symmetric matrix in CSR, nodes in the given order, parallel edges added up."""
+    tail, head = (x.numpy() if rank is None else rank[x.numpy()] for x in edges_of(graph)[:2])
     place = np.concatenate([tail, head]), np.concatenate([head, tail])
     matrix = coo_array((np.concatenate([numbers, numbers]), place), shape=(graph.num_nodes,) * 2).tocsr()
     return matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data
@@ -157,39 +162,39 @@ def _by_rows(
 
 def _pattern(graph: Graph, limits: Limits, in_c: bool, kept: Bool[np.ndarray, " nodes"] | None = None) -> Pattern | None:
     """Order the nodes, and count and list the entries of the factor, unless they are too many."""
-    if 2 * graph.num_edges > native.KERNELS["ohm_order"].limits["entries"]:
+    if graph.num_edges > native.KERNELS["ohm_rows"].limits["edges"]:
         return None
-    nodes, ones = graph.num_nodes, np.ones(graph.num_edges)
+    nodes = graph.num_nodes
     eliminated = nodes if kept is None else nodes - int(kept.sum())
     if not in_c:
-        start, column, _ = _by_rows(graph, ones, None)
+        start, column, _ = _by_scipy(graph, torch.ones(graph.num_edges), None)
         found = factor_numpy.order_and_pattern(start, column, limits.work_in_python, kept)
         return None if found is None else _numbered(*found, eliminated)
-    start, column, _ = _by_rows(graph, ones, None, without=kept)
-    work = torch.zeros(2, dtype=torch.float64)
-    order, count = torch.empty(nodes, dtype=torch.int32), torch.empty(nodes, dtype=torch.int32)
-    native.call("ohm_order", nodes, limits.work, torch.as_tensor(start), torch.as_tensor(column), order, work)
+    rows, work = rows_of(graph), torch.zeros(2, dtype=torch.float64)
+    others = rows if kept is None else Rows.of(graph, without=torch.as_tensor(kept))
+    order, rank, count = torch.empty(3, nodes, dtype=torch.int32)
+    native.call("ohm_order", nodes, limits.work, others.start, others.column, order, rank, work)
     if work[0] > limits.work:
         return None
     if kept is not None:
         order = order[torch.as_tensor(kept)[order.long()].to(torch.int8).argsort(stable=True)]
-    rank = np.empty(nodes, dtype=np.int32)
-    rank[order.numpy()] = np.arange(nodes, dtype=np.int32)
-    rows = [torch.as_tensor(a) for a in _by_rows(graph, ones, rank)[:2]]
-    native.call("ohm_pattern", nodes, eliminated, limits.entries, *rows, count, work, None, None)
+        rank[order.long()] = torch.arange(nodes, dtype=torch.int32)
+    given = rows.start, rows.column, order, rank, count, work
+    native.call("ohm_pattern", nodes, eliminated, limits.entries, *given, None, None)
     if work[0] > limits.entries or work[1] > limits.work:
         return None
     first = torch.zeros(nodes + 1, dtype=torch.int64)
     first[1:] = count.cumsum(0)
     row = torch.empty(int(first[-1]), dtype=torch.int32)
-    native.call("ohm_pattern", nodes, eliminated, limits.entries, *rows, count, work, first, row)
+    native.call("ohm_pattern", nodes, eliminated, limits.entries, *given, first, row)
     if eliminated < nodes:
-        more = _between_kept(first.numpy(), row.numpy(), rows[0].numpy(), rows[1].numpy(), eliminated, limits.entries)
+        start, column, _ = _by_scipy(graph, torch.ones(graph.num_edges), rank.numpy())
+        more = _between_kept(first.numpy(), row.numpy(), start, column, eliminated, limits.entries)
         if more is None:
             return None
         first[eliminated + 1 :] += torch.as_tensor(more[0])
         row = torch.cat([row, torch.as_tensor(more[1])])
-    return Pattern(order.numpy(), rank, first, row, float(work[1]), eliminated)
+    return Pattern(order.numpy(), rank.numpy(), first, row, float(work[1]), eliminated)
 
 
 def _between_kept(

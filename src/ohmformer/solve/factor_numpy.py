@@ -92,14 +92,16 @@ def sweep(
     fraction: Float[np.ndarray, " entries"],
     pivot: Float[np.ndarray, " nodes"],
     x: Float[np.ndarray, "nodes k"],
+    *,
+    only_energy: bool,
 ) -> Float[np.ndarray, "nodes k"]:
-    """Potentials of demands x that sum to zero on every component, zero at its ground."""
+    """Potentials of demands x that sum to zero on every component, zero at its ground; or what nodes add to their energy."""
     x, nodes = x.copy(), len(first) - 1
     columns = [slice(first[j], first[j + 1]) for j in range(nodes)]
     for j, own in enumerate(columns):
         x[row[own]] += fraction[own, None] * x[j]
-        x[j] = x[j] / pivot[j] if own.start < own.stop else 0.0
-    for j in range(nodes - 1, -1, -1):
+        x[j] = x[j] * (x[j] if only_energy else 1.0) / pivot[j] if own.start < own.stop else 0.0
+    for j in range(0 if only_energy else nodes)[::-1]:
         x[j] += fraction[columns[j]] @ x[row[columns[j]]]
     return x
 

@@ -7,9 +7,8 @@ Linear systems are answered by
 | ``"cubing"`` | :class:`ChebyshevCubing` on ``D^-1/2 L D^-1/2``, see :mod:`.engines.cubing` | up to 400 nodes |
 | ``"chebyshev"`` | :class:`Chebyshev` on the same in CSR, see :mod:`.engines.chebyshev` | larger graphs, up to 300 layers |
 | ``"elimination"`` | approximate Cholesky and conjugate gradients, see :mod:`.engines.elimination` | deeper, few demands |
-| ``"direct"`` | LAPACK, a sparse factor, or pyamg for 100,000 nodes and more | whatever the others cannot reach |
+| ``"direct"`` | a sparse factor without subtractions, see :mod:`.engines.direct` | deeper, many demands |
 | | and ``L D L^T`` where resistances are negative, see :mod:`.engines.signed` | all such graphs |
-| ``"multigrid"`` | pyamg, if installed | |
 | ``"gradient-descent"``, ``"squaring"`` | Lemmas 1 and 4 as Transformers, up to 8,000 nodes | |
 
 :func:`ohmformer.plan` shows the choice without solving. With ``trace=True`` the construction runs as a Transformer, and the

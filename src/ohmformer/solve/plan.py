@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -71,10 +70,8 @@ CACHE = 2**22
 BEYOND_CACHE = 2**18
 """Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
 
-CLASSICAL = ("sparse LU", "multigrid", "LDL^T")
-"""Engines that are taken where nothing else would do."""
-INSTEAD_OF_LAYERS = ("elimination", *CLASSICAL)
-METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct", "multigrid")
+INSTEAD_OF_LAYERS = ("elimination", "direct", "LDL^T")
+METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct")
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +171,6 @@ def fits_kernel(graph: Graph) -> Bool[np.ndarray, " graphs"]:
 
 def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
     """The engine for graphs that are solved together without their inverses."""
-    if method == "multigrid":
-        return Part(which, "multigrid", False, torch.float64, 1, "asked for")
     chosen = graph if which is None else some_graphs(graph, which)
     if method == "direct":
         part = _classical(chosen, which, "asked for")
@@ -247,17 +242,14 @@ def panel_width(nodes: int) -> int:
 
 
 def _classical(graph: Graph, which: Tensor | None, reason: str) -> Part:
-    """A sparse factorisation, or for many nodes multigrid."""
-    many = graph.width > MANY_NODES and find_spec("pyamg")
-    name = "multigrid" if many else "sparse LU"
-    return Part(which, name, False, torch.float64, 1 if many else 64, reason)
+    """A sparse factorisation."""
+    return Part(which, "direct", native.active() is not None, torch.float64, 64, reason)
 
 
 def fallback(problem: Problem, reason: str) -> Part | None:
     """The engine to try after one that missed its tolerance; None if there is none."""
-    if problem.part.engine in CLASSICAL:
-        return None
-    return _classical(problem.graph, problem.part.which, reason)
+    then = _classical(problem.graph, problem.part.which, reason)
+    return None if problem.part.engine in ("direct", "LDL^T") or ENGINES["direct"].supports(problem) else then
 
 
 def engine(part: Part, *, transformer: bool) -> Any:

@@ -120,7 +120,7 @@ def _gap(graph: Graph, reduced: Graph, nodes: Int[Tensor, " kept"], factor: Fact
     potential[nodes.cpu()] = torch.randn(len(nodes), generator=draw, dtype=torch.float64)
     demand, _ = _currents(graph, potential)
     demand[nodes.cpu()] = 0
-    potential += torch.as_tensor(factor.solve(-demand.numpy()[:, None]))[:, 0]
+    potential += factor.solve(-demand[:, None])[:, 0]
     flow, size = _currents(graph, potential)
     expected, terms = _currents(reduced, potential[nodes.cpu()])
     flow[nodes.cpu()] -= expected

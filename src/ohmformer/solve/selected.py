@@ -81,7 +81,7 @@ def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"] | None:
     roots = order[np.diff(factor.pattern.first.numpy()) == 0]
     demand = np.ones((len(order), 1))
     demand[roots, 0] = 1 - size[roots]
-    x = factor.solve(demand)[:, 0]
+    x = factor.solve(torch.as_tensor(demand))[:, 0].numpy()
     total = np.bincount(component, weights=x)[component]
     return torch.as_tensor(ground[factor.pattern.rank] - 2 * x / size + total / size**2, device=graph.device)
 
@@ -122,8 +122,8 @@ def _gap(graph: Graph, factor: Factor, found: Float[Tensor, " edges"]) -> float:
     column = torch.arange(len(some))
     psi = torch.zeros(graph.num_nodes, len(some), dtype=torch.float64)
     psi[u, column], psi[v, column] = 1.0, -1.0
-    phi = torch.as_tensor(factor.solve(psi.numpy()))
-    phi += torch.as_tensor(factor.solve(fixed.center(residual(fixed, phi, psi)).numpy()))
+    phi = factor.solve(psi)
+    phi += factor.solve(fixed.center(residual(fixed, phi, psi)))
     solved = phi[u, column] - phi[v, column]
     return float(((found[some] - solved) / solved).abs().max())
 

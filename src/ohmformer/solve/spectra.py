@@ -17,7 +17,7 @@ from ohmformer.graph.labelled import as_graph
 from ohmformer.solve.answer import EigenAnswer, check_reached, check_tolerance, join
 from ohmformer.solve.blockwise import like_sized_parts
 from ohmformer.solve.engines.base import DENSE
-from ohmformer.solve.engines.direct import Apply, by_multigrid, by_sparse_lu, eigenpairs
+from ohmformer.solve.engines.direct import Apply, eigenpairs, inverse_of
 from ohmformer.solve.plan import MANY_NODES, REASONABLE, SMALL
 from ohmformer.solve.pseudoinverse import Request, apply_pinv
 
@@ -148,5 +148,4 @@ def _repeated_inverse(graph: Graph, tol: float) -> tuple[str, Apply]:
     if first.method == "elimination" and graph.num_nodes > MANY_NODES:
         most = max(tol, 1e-8)  # as far as float64 goes on a long graph
         return "elimination", lambda x: apply_pinv(graph, x, Request(most, "elimination")).value
-    factorise = {"multigrid": by_multigrid}.get(first.method)
-    return (first.method, factorise(graph)) if factorise else ("sparse LU", by_sparse_lu(graph))
+    return "direct", inverse_of(graph).apply

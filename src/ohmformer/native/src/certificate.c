@@ -1,27 +1,65 @@
-/* What certificates are made of: residuals summed without loss. */
+/* What certificates are made of: residuals summed without loss, and energies. */
 #include "kernel.h"
 
-/* sum + rest <- sum + rest + x, where rest takes what rounding would lose. */
-INLINE void add(double *sum, double *rest, double x) {
-    const double s = *sum + x, part = s - *sum;
-    *rest += (*sum - (s - part)) + (x - part);
-    *sum = s;
-}
+#include <string.h>
 
-/* Of potentials phi: left, which holds the demands, <- what the flow leaves of them, psi - L phi, and energy <- its sum of r f^2
- * over the edges that begin at every node. rest is zero; rows of `demands` numbers lie side by side. */
-EXPORT int ohm_measure(int64_t threads, int64_t nodes, int64_t edges, int64_t demands, const int64_t *tail, const int64_t *head,
-                       const double *resistance, const double *phi, double *left, double *rest, double *energy) {
-    (void)threads;
-    for (int64_t e = 0; e < edges; e++) {
-        const int64_t u = demands * tail[e], v = demands * head[e];
-        for (int64_t c = 0; c < demands; c++) {
-            const double drop = phi[u + c] - phi[v + c], flow = drop / resistance[e];
-            add(left + u + c, rest + u + c, -flow);
-            add(left + v + c, rest + v + c, flow);
-            energy[u + c] += drop * flow;
+#define AHEAD 16 /* entries by which rows are asked for in advance */
+#define CHUNK 16 /* demands whose sums are kept in registers */
+#define SUMS 3
+
+typedef struct {
+    int64_t demands;
+    const int64_t *begin;
+    const int32_t *start, *column;
+    const double *value, *phi, *psi;
+    double *left, *sums;
+} Measure;
+
+/* One row, of `width` demands */
+INLINE void measure_row(const int width, const Measure *a, int64_t i, int64_t at, double *sums) {
+    const int64_t demands = a->demands, entries = a->start[i + 1];
+    const double *psi = a->psi + demands * i + at, *phi = a->phi + at;
+    double own[CHUNK], sum[CHUNK], rest[CHUNK] = {0}, energy[CHUNK] = {0};
+    for (int c = 0; c < width; c++) own[c] = phi[demands * i + c], sum[c] = psi[c];
+    for (int64_t e = a->start[i]; e < entries; e++) {
+        const double value = a->value[e], *other = phi + demands * a->column[e];
+        __builtin_prefetch(phi + demands * a->column[e + AHEAD < entries ? e + AHEAD : e], 0, 2);
+        for (int c = 0; c < width; c++) { /* sum + rest is exact but for eps^2: rest takes what rounding would lose */
+            const double drop = own[c] - other[c], flow = value * drop, s = sum[c] - flow, part = s - sum[c];
+            rest[c] += (sum[c] - (s - part)) + (-flow - part);
+            sum[c] = s;
+            energy[c] += drop * flow;
         }
     }
-    for (int64_t i = 0; i < nodes * demands; i++) left[i] += rest[i];
+    for (int c = 0; c < width; c++) {
+        const double left = sum[c] + rest[c];
+        a->left[demands * i + at + c] = left;
+        sums[at + c] += left * left;
+        sums[demands + at + c] += energy[c] / 2; /* every edge is met at both ends */
+        sums[2 * demands + at + c] += psi[c] * psi[c];
+    }
+}
+
+static int measure(const void *arguments, int64_t first, int64_t last) {
+    const Measure *a = arguments;
+    for (int64_t b = first; b < last; b++) {
+        double *sums = a->sums + SUMS * a->demands * b;
+        memset(sums, 0, SUMS * a->demands * sizeof *sums);
+        for (int64_t i = a->begin[b]; i < a->begin[b + 1]; i++) {
+            int64_t c = 0;
+            for (; c + CHUNK <= a->demands; c += CHUNK) measure_row(CHUNK, a, i, c, sums);
+            for (; c + 4 <= a->demands; c += 4) measure_row(4, a, i, c, sums);
+            for (; c < a->demands; c++) measure_row(1, a, i, c, sums);
+        }
+    }
     return 0;
+}
+
+/* left <- psi - L phi, given conductances by rows. For blocks of nodes that begin at `begin`, sums <- the squares of left, the energy
+ * of phi, and the squares of psi, of every demand. Rows of `demands` numbers lie side by side. */
+EXPORT int ohm_measure(int64_t threads, int64_t blocks, int64_t demands, const int64_t *begin, const int32_t *start,
+                       const int32_t *column, const double *value, const double *phi, const double *psi, double *left,
+                       double *sums) {
+    const Measure a = {demands, begin, start, column, value, phi, psi, left, sums};
+    return share_out(threads, blocks, 1, measure, &a);
 }

@@ -1,4 +1,4 @@
-/* An order of elimination with little fill: minimum degree on the quotient graph.
+/* An order of elimination with little fill, minimum degree on the quotient graph, and the pattern of its factor.
  *
  * An eliminated node becomes an element, the list of nodes that its elimination joins; a node keeps the elements it is in and the
  * neighbours that no element covers. Nodes that cannot be told apart are one node of some weight, and degrees are the upper
@@ -140,7 +140,7 @@ static void merge_same(State *s, int32_t p, int64_t *stamp) {
 
 static int eliminate(State *s, int64_t dense, double most, int32_t *order, double *work) {
     const int64_t n = s->nodes;
-    int64_t left = n - dense, done = 0, lowest = 0, stamp = 1, marks = 0;
+    int64_t left = n - dense, done = 0, lowest = 0, stamp = 1, marks = n;
     while (left > 0) {
         if (STOPPED) return WAS_STOPPED;
         while (s->head[lowest] < 0) lowest++;
@@ -196,10 +196,55 @@ static int eliminate(State *s, int64_t dense, double most, int32_t *order, doubl
     return 0;
 }
 
-/* order <- the nodes in an order of elimination; work[0] <- the sum of squared column counts, without the nodes that come last
+/* parent[k] is the first row of column k of the factor below its diagonal, -1 if there is none. */
+static int tree(int64_t nodes, int64_t eliminated, const int32_t *start, const int32_t *column, const int32_t *order,
+                const int32_t *rank, int32_t *parent) {
+    int32_t *root = malloc((nodes + 1) * sizeof *root);
+    if (!root) return 1;
+    for (int64_t i = 0; i < nodes; i++) {
+        parent[i] = root[i] = -1;
+        for (int64_t e = start[order[i]]; e < start[order[i] + 1]; e++) {
+            for (int32_t k = rank[column[e]], up; k < i && k < eliminated && k >= 0; k = up) {
+                up = root[k];
+                root[k] = (int32_t)i;
+                if (up < 0) parent[k] = (int32_t)i;
+                if (up == i) break;
+            }
+        }
+    }
+    free(root);
+    return 0;
+}
+
+/* The same factor with the nodes in postorder of the tree of elimination: every node comes right after all those below it. */
+static int sort_by_tree(int64_t nodes, const int32_t *start, const int32_t *column, int32_t *order, int32_t *rank) {
+    int32_t *parent = malloc((4 * nodes + 1) * sizeof *parent), *child = parent + nodes, *next = child + nodes + 1, *before = next + nodes;
+    if (!parent || tree(nodes, nodes, start, column, order, rank, parent)) {
+        free(parent);
+        return 1;
+    }
+    memcpy(before, order, nodes * sizeof *before);
+    for (int64_t i = 0; i <= nodes; i++) child[i] = -1;
+    for (int64_t i = nodes - 1; i >= 0; i--) {
+        if (parent[i] < 0) parent[i] = (int32_t)nodes; /* roots hang on one more node */
+        next[i] = child[parent[i]], child[parent[i]] = (int32_t)i;
+    }
+    for (int64_t count = 0, at = nodes; count < nodes;) { /* down to a node without children, which is next, and up again */
+        while (child[at] >= 0) {
+            const int32_t down = child[at];
+            child[at] = next[down], at = down;
+        }
+        rank[before[at]] = (int32_t)count, order[count++] = before[at];
+        at = parent[at];
+    }
+    free(parent);
+    return 0;
+}
+
+/* order <- the nodes in an order of elimination, rank <- their places in it; work[0] <- the sum of squared column counts, without the nodes that come last
  * as they have very many neighbours. It gives up as soon as that is above `most`. */
 EXPORT int ohm_order(int64_t threads, int64_t nodes, double most, const int32_t *start, const int32_t *column, int32_t *order,
-                     double *work) {
+                     int32_t *rank, double *work) {
     (void)threads;
     const int64_t n = nodes, entries = start[nodes], many = (int64_t)fmax(16, 10 * sqrt((double)n));
     work[0] = 0;
@@ -228,12 +273,45 @@ EXPORT int ohm_order(int64_t threads, int64_t nodes, double most, const int32_t 
     for (int64_t i = 0; i < n; i++) {
         s.begin[i] = filled;
         for (int64_t e = start[i]; e < start[i + 1]; e++)
-            if (s.weight[column[e]]) s.list[filled++] = column[e];
+            if (s.weight[column[e]] && s.mark[column[e]] != i + 1) /* of parallel edges one */
+                s.list[filled++] = column[e], s.mark[column[e]] = i + 1;
         s.neighbours[i] = s.degree[i] = (int32_t)(filled - s.begin[i]);
     }
     for (int64_t i = n - 1; i >= 0; i--)
         if (s.weight[i]) link_node(&s, (int32_t)i);
     const int failed = eliminate(&s, dense, most, order, work);
     free(ints), free(longs), free(s.pool);
-    return failed;
+    if (failed || work[0] > most) return failed;
+    for (int64_t i = 0; i < n; i++) rank[order[i]] = (int32_t)i;
+    return sort_by_tree(n, start, column, order, rank);
+}
+
+/* count[k] <- rows of column k of the factor, none if k is `eliminated` or later, as such nodes are kept; total <- their sum and the
+ * sum of their squares. With `first`, where columns begin, rows are written too. Gives up above `most` entries. */
+EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t eliminated, int64_t most, const int32_t *start,
+                       const int32_t *column, const int32_t *order, const int32_t *rank, int32_t *count, double *total,
+                       const int64_t *first, int32_t *row) {
+    (void)threads;
+    int32_t *parent = malloc((2 * nodes + 1) * sizeof *parent), *seen = parent + nodes;
+    if (!parent || tree(nodes, eliminated, start, column, order, rank, parent)) {
+        free(parent);
+        return 1;
+    }
+    memset(count, 0, nodes * sizeof *count);
+    int64_t entries = 0;
+    for (int64_t i = 0; i < nodes && entries <= most && !STOPPED; i++) {
+        seen[i] = (int32_t)i;
+        for (int64_t e = start[order[i]]; e < start[order[i] + 1]; e++) {
+            if (rank[column[e]] >= i) continue;
+            for (int32_t k = rank[column[e]]; k < eliminated && seen[k] != i; k = parent[k]) {
+                if (first) row[first[k] + count[k]] = (int32_t)i;
+                count[k]++, entries++;
+                seen[k] = (int32_t)i;
+            }
+        }
+    }
+    total[0] = (double)entries, total[1] = 0;
+    for (int64_t k = 0; k < nodes; k++) total[1] += (double)count[k] * count[k];
+    free(parent);
+    return STOPPED ? WAS_STOPPED : 0;
 }

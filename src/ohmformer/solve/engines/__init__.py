@@ -4,7 +4,7 @@ from ohmformer.constructions import Chebyshev, ChebyshevCubing, GradientDescent,
 from ohmformer.solve.engines.base import Engine, Part, Problem
 from ohmformer.solve.engines.chebyshev import ChebyshevEngine
 from ohmformer.solve.engines.cubing import CubingEngine
-from ohmformer.solve.engines.direct import DirectEngine, by_multigrid, by_sparse_lu
+from ohmformer.solve.engines.direct import DirectEngine
 from ohmformer.solve.engines.elimination import EliminationEngine
 from ohmformer.solve.engines.lemmas import LemmaEngine
 from ohmformer.solve.engines.signed import SignedEngine
@@ -13,8 +13,7 @@ ENGINES: dict[str, Engine] = {
     "cubing": CubingEngine(),
     "chebyshev": ChebyshevEngine(),
     "elimination": EliminationEngine(),
-    "sparse LU": DirectEngine("sparse LU", by_sparse_lu),
-    "multigrid": DirectEngine("multigrid", by_multigrid, "pyamg"),
+    "direct": DirectEngine(),
     "LDL^T": SignedEngine(),
 }
 """What a plan names."""

@@ -23,7 +23,8 @@ from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
-from ohmformer.solve.engines.elimination_factor import Factor, edges_of, eliminate
+from ohmformer.solve.engines.elimination_factor import Factor, eliminate
+from ohmformer.solve.rows import Rows, edges_of
 from ohmformer.solve.scaled import empty_huge_pages
 
 WIDEST = native.KERNELS["ohm_conjugate"].limits["demands"]
@@ -157,11 +158,8 @@ def _conjugate_gradients(
 
 def _in_c(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
     """Steps by the kernel, with the Laplacian in the order of elimination."""
-    nodes, edges = graph.num_nodes, graph.num_edges
-    start, column = torch.empty(nodes + 1, dtype=torch.int32), torch.empty(2 * edges, dtype=torch.int32)
-    value, diagonal = torch.empty(2 * edges, dtype=torch.float64), torch.empty(nodes, dtype=torch.float64)
-    native.call("ohm_rows", nodes, edges, *edges_of(graph), factor.place, start, column, value, diagonal)
-    matrices = start, column, value, diagonal, factor.begin, factor.neighbour, factor.share, factor.inverse
+    nodes, rows = graph.num_nodes, Rows.of(graph, place=factor.place)
+    matrices = rows.start, rows.column, rows.value, rows.degree, factor.begin, factor.neighbour, factor.share, factor.inverse
 
     def iterate(state: State, steps: int) -> int:
         panels, _, width = state.x.shape

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.solve.rows import edges_of
 
 EXACT, BUCKETS = 64, 264
 """Degrees with a bucket of their own, and buckets in all: of larger degrees, eight buckets share every doubling."""
@@ -42,12 +43,6 @@ class Factor:
     """What part of a row's conductance goes to the neighbour; together one, or nothing for the last of a component."""
     inverse: Float[Tensor, " nodes"]
     """One over the conductance of a row when it is eliminated; zero for the last of a component."""
-
-
-def edges_of(graph: Graph) -> tuple[Int[Tensor, " edges"], Int[Tensor, " edges"], Float[Tensor, " edges"]]:
-    """Tails, heads and conductances on the CPU, without gradient."""
-    tail, head = graph.edge_index.cpu()
-    return tail.contiguous(), head.contiguous(), graph.resistance.detach().cpu().double().reciprocal()
 
 
 def eliminate(graph: Graph, *, seed: int = 0, in_c: bool) -> Factor:

@@ -18,7 +18,7 @@ from ohmformer.graph import Graph
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import measure
 from ohmformer.solve.engines.base import Problem
-from ohmformer.solve.engines.direct import Apply, by_sparse_lu, on_kept_nodes
+from ohmformer.solve.engines.direct import Apply, inverse_of, on_kept_nodes
 from ohmformer.solve.factor import prepared
 
 
@@ -33,7 +33,7 @@ class SignedEngine:
         """Solve; the inertia is counted where the factor has proved itself."""
         inertia = _inertia(problem.graph)
         if inertia is not None:
-            answer = _refined("LDL^T", by_sparse_lu(problem.graph), problem)
+            answer = _refined("LDL^T", inverse_of(problem.graph).apply, problem)
             if answer.residual <= problem.tol:
                 positive, negative, zero = inertia
                 note = f"{positive} positive, {negative} negative and {zero} zero eigenvalues"
