@@ -5,7 +5,7 @@ Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and res
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
 :func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
-:func:`harmonic`, :func:`kron_reduce`, :func:`current_flow`.
+:func:`harmonic`, :func:`kron_reduce`, :func:`current_flow`, :func:`sparsify`.
 Weights: :mod:`ohmformer.constructions`, one class per lemma.
 
 Names are imported when they are first asked for, so that processes that only read molecules do not wait for torch.
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         kron_reduce,
         potentials,
         resistive_embedding,
+        sparsify,
         spectral_filter,
     )
     from ohmformer.solve.plan import plan
@@ -62,6 +63,7 @@ __all__ = [
     "plan",
     "potentials",
     "resistive_embedding",
+    "sparsify",
     "spectral_filter",
 ]
 
@@ -87,6 +89,7 @@ _ROOMS = {
         "kron_reduce",
         "potentials",
         "resistive_embedding",
+        "sparsify",
         "spectral_filter",
     ],
     "solve.plan": ["plan"],

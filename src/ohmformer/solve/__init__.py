@@ -13,6 +13,7 @@ from ohmformer.solve.plan import Plan
 from ohmformer.solve.projections import resistive_embedding
 from ohmformer.solve.reduction import kron_reduce
 from ohmformer.solve.resistance import effective_resistance, kirchhoff_index
+from ohmformer.solve.sparsification import sparsify
 from ohmformer.solve.spectra import eigenvectors
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "kron_reduce",
     "potentials",
     "resistive_embedding",
+    "sparsify",
     "spectral_filter",
 ]
