@@ -1,6 +1,6 @@
 """Linear Transformers that solve graph problems by weights one can write down.
 
-Graphs: :class:`Graph`, :class:`Spectrum`, and in :mod:`ohmformer.graph.families` seeded examples.
+Graphs: :class:`Graph`, :class:`Raster`, :class:`Spectrum`, and in :mod:`ohmformer.graph.families` seeded examples.
 Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and resistance: :mod:`ohmformer.graph.circuit`.
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
@@ -18,7 +18,7 @@ from ohmformer import _moved
 
 if TYPE_CHECKING:
     from ohmformer import constructions, exact, native
-    from ohmformer.graph import Graph, Spectrum, circuit, families
+    from ohmformer.graph import Graph, Raster, Spectrum, circuit, families
     from ohmformer.graph.memory import forget
     from ohmformer.solve import (
         Answer,
@@ -45,6 +45,7 @@ __all__ = [
     "EfficientTransformer",
     "Graph",
     "LinearTransformer",
+    "Raster",
     "Spectrum",
     "circuit",
     "constructions",
@@ -75,7 +76,7 @@ _MODULES = {
     "native": "native",
 }
 _ROOMS = {
-    "graph": ["Graph", "Spectrum"],
+    "graph": ["Graph", "Raster", "Spectrum"],
     "graph.memory": ["forget"],
     "solve": [
         "Answer",

@@ -5,6 +5,7 @@
 """
 
 from ohmformer.graph.graph import Graph
+from ohmformer.graph.raster import Raster
 from ohmformer.graph.spectrum import Spectrum
 
-__all__ = ["Graph", "Spectrum"]
+__all__ = ["Graph", "Raster", "Spectrum"]
