@@ -6,6 +6,7 @@ Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
 :func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
 :func:`harmonic`, :func:`kron_reduce`, :func:`current_flow`, :func:`sparsify`.
+Power grids: :mod:`ohmformer.solve.power`.
 Weights: :mod:`ohmformer.constructions`, one class per lemma.
 
 Names are imported when they are first asked for, so that processes that only read molecules do not wait for torch.
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         sparsify,
         spectral_filter,
     )
+    from ohmformer.solve import power as power
     from ohmformer.solve.plan import plan
     from ohmformer.transformer import EfficientTransformer, LinearTransformer
 
@@ -63,6 +65,7 @@ __all__ = [
     "native",
     "plan",
     "potentials",
+    "power",
     "resistive_embedding",
     "sparsify",
     "spectral_filter",
@@ -74,6 +77,7 @@ _MODULES = {
     "exact": "exact",
     "families": "graph.families",
     "native": "native",
+    "power": "solve.power",
 }
 _ROOMS = {
     "graph": ["Graph", "Raster", "Spectrum"],

@@ -9,7 +9,7 @@ import pytest
 
 from ohmformer.graph.matpower import Case, parse_case, read_case
 
-GRID5 = Path(__file__).with_name("grid5.m")
+GRID5 = Path(__file__).parents[2] / "examples" / "grid5.m"
 TABLES = """mpc.baseMVA = 10;
 mpc.bus = [1 3 0 0 0 0 1 1 0 12; 2 1 800 300 0 0 1 1 0 12];
 mpc.branch = [

@@ -19,7 +19,7 @@ from ohmformer.graph.matpower import Case, parse_case, read_case
 from ohmformer.graph.power_grid import PowerGrid
 from ohmformer.solve.power import dc_flow, lodf, ptdf
 
-GRID5 = Path(__file__).parents[1] / "graph" / "grid5.m"
+GRID5 = Path(__file__).parents[2] / "examples" / "grid5.m"
 WHEELS = Path(os.environ.get("OHMFORMER_WHEELS", "runs/wheels"))
 CASES = ["case9", "case14", "case30", "case118", "case300", "case1354pegase", "case2869pegase", "case9241pegase"]
 CASES += ["case_ACTIVSg2000", "case13659pegase", "case3375wp", "case16ci"]

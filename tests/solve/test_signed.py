@@ -88,7 +88,7 @@ DEMAND = [1.0, 0.0, -1.0]
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in ("auto", "direct")])
 def test_other_engines_refuse_signed_graphs_in_a_sentence(method: str) -> None:
-    with pytest.raises(ValueError, match="expected positive resistances, edge 2 has -3; of a signed graph, potentials"):
+    with pytest.raises(ValueError, match="expected positive resistances, edge 2 has -3; a signed graph has potentials"):
         ohm.potentials(GRAPH, DEMAND, method=method)
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,8 @@ def parse_edges(
             f"{twice} {'pair stands' if twice == 1 else 'pairs stand'} in both directions in {name} and "
             f"{'counts' if twice == 1 else 'count'} as parallel edges; --symmetrize makes each one edge",
         )
-    graph = Graph.from_edges(index.T, num_nodes=len(number), **{kind: weights})
+    given: dict[str, Any] = {kind: weights}
+    graph = Graph.from_edges(index.T, num_nodes=len(number), **given)
     return NamedGraph(graph, list(number), notes)
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ohmformer.graph.extras import check_modules, require
 from ohmformer.graph.graph import Graph
 from ohmformer.graph.labelled import NamedGraph
 from ohmformer.graph.matrix_file import read_matrix
+from ohmformer.graph.power_grid import PowerGrid
 from ohmformer.graph.text_table import check_separator, decode, is_number, separator
 
 __all__ = ["DELIMITERS", "NamedGraph", "parse_edges", "read_graph", "read_pairs", "sweep", "whole_file", "write_table"]
@@ -25,6 +27,7 @@ __all__ = ["DELIMITERS", "NamedGraph", "parse_edges", "read_graph", "read_pairs"
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
 """Edge lists by suffix; None is any white space."""
 MATRICES = (".mtx", ".npz")
+POWER = ".m"
 TABLES = (".csv", ".tsv", ".npz", ".parquet")
 """What :func:`write_table` writes."""
 PARTIAL = ".partial-"
@@ -43,7 +46,7 @@ def read_graph(
     header: bool | None = None,
     symmetrize: bool = False,
 ) -> NamedGraph:
-    """Read a graph from an edge list (.csv, .tsv, .txt, .edges), GraphML, Matrix Market (.mtx) or a SciPy .npz.
+    """Read a graph from an edge list (.csv, .tsv, .txt, .edges), GraphML, .mtx, a SciPy .npz or a MATPOWER case (.m).
 
     The arguments are the flags of ``ohmformer solve``, and errors call them so.
 
@@ -76,7 +79,14 @@ def read_graph(
         return _read_graphml(path, **weights, unit=unit, symmetrize=symmetrize)
     if suffix in MATRICES:
         return read_matrix(path, **weights, unit=unit, symmetrize=symmetrize)
-    raise ValueError(f"expected a file of type {', '.join([*DELIMITERS, '.graphml', *MATRICES])}, got {path.name}")
+    if suffix == POWER:
+        if resistance is not None or conductance is not None or unit:
+            raise ValueError(
+                "expected no --resistance, --conductance or --unit for a MATPOWER case, whose reactances are read"
+            )
+        return PowerGrid.of(path)
+    known = ", ".join([*DELIMITERS, ".graphml", *MATRICES])
+    raise ValueError(f"expected a file of type {known} or {POWER}, got {path.name}")
 
 
 def read_pairs(path: Path, named: NamedGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
@@ -129,7 +139,8 @@ def _read_graphml(
     if symmetrize:
         stays = merge_directions(index, weights, lambda i: f"edge ({edges[i][0]}, {edges[i][1]}) of {path.name}")
         index, weights = index[:, stays], weights[stays]
-    return NamedGraph(Graph.from_edges(index.T, num_nodes=len(labels), **{kind: weights}), labels, notes)
+    given: dict[str, Any] = {kind: weights}
+    return NamedGraph(Graph.from_edges(index.T, num_nodes=len(labels), **given), labels, notes)
 
 
 def _attribute(data: Mapping[str, object], name: str, where: str, kind: str) -> float:

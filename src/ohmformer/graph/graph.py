@@ -236,8 +236,8 @@ class Graph(Layout):
         if self.signed and bool((negative := self.resistance < 0).any()):
             j = int(negative.nonzero()[0])
             raise ValueError(
-                f"expected positive resistances, edge {j} has {self.resistance[j].item():g}; of a signed graph, potentials "
-                "and flow are solved for by method='direct', and nothing else is"
+                f"expected positive resistances, edge {j} has {self.resistance[j].item():g}; a signed graph has potentials "
+                "and flow only, by method='direct'"
             )
 
     # ------------------------------------------------------------------------------------------------ matrices

@@ -62,7 +62,8 @@ def read_matrix(
     index = np.stack([row, column])
     stays = merge_directions(index, value, lambda i: f"{_place(row, column, i)} of {path.name}")
     weights = np.where(inner, value, 1.0)[stays]  # self-loops carry no current: Graph counts and drops them
-    graph = Graph.from_edges(index[:, stays].T, num_nodes=size, **{kind: weights})
+    given: dict[str, Any] = {kind: weights}
+    graph = Graph.from_edges(index[:, stays].T, num_nodes=size, **given)
     return NamedGraph(graph, [str(i) for i in range(size)])
 
 

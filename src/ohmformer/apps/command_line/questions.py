@@ -37,6 +37,12 @@ class Task(StrEnum):
     """Where a unit of heat from one node is after some time."""
     eigenvectors = "eigenvectors"
     """The eigenvectors of the smallest nonzero eigenvalues, and these."""
+    power_flow = "power-flow"
+    """The DC power flow of a MATPOWER case, on its branches."""
+    ptdf = "ptdf"
+    """The part of a megawatt from one bus to another that every branch carries."""
+    lodf = "lodf"
+    """The part of a branch's flow that every other one carries more once it is out, and the flow then."""
 
 
 USES: dict[Task, tuple[str, ...]] = {
@@ -48,6 +54,9 @@ USES: dict[Task, tuple[str, ...]] = {
     Task.potentials: ("--from", "--to", "--plot", "--explain"),
     Task.heat: ("--from", "--s"),
     Task.eigenvectors: ("--k",),
+    Task.power_flow: (),
+    Task.ptdf: ("--from", "--to"),
+    Task.lodf: ("--outage",),
 }
 """The flags that change something, beside those that every task uses."""
 
@@ -65,6 +74,7 @@ class Question:
     eps: float | None = None
     tol: float | None = None
     method: str = "auto"
+    outage: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,8 @@ def check_flags(task: Task, given: Mapping[str, Any]) -> None:
     if given.get("--k") is not None and given["--k"] < 1:
         raise ValueError(f"expected --k >= 1, got {given['--k']}")
     for flag in USES[task]:
-        if flag in ("--from", "--to") and given.get(flag) is None:
-            raise ValueError(f"expected {flag} NODE for --task {task}, got none")
+        if flag in ("--from", "--to", "--outage") and given.get(flag) is None:
+            raise ValueError(f"expected {flag} {'ROW' if flag == '--outage' else 'NODE'} for --task {task}, got none")
 
 
 def explain(graph: Graph, ask: Question) -> str:
@@ -259,6 +269,33 @@ def _flow(named: NamedGraph, ask: Question) -> Solved:
     return Solved(answer, table, potential=potential, injected=demands)
 
 
+def _power(named: NamedGraph, ask: Question) -> Solved:
+    import numpy as np
+
+    from ohmformer.graph.power_grid import PowerGrid
+    from ohmformer.solve import power
+
+    if not isinstance(named, PowerGrid):
+        raise ValueError(f"expected a MATPOWER case (.m) for --task {ask.task}, got another graph")
+    options: dict[str, Any] = _certain(ask) | ({"method": "direct"} if ask.method == "auto" else {})
+    ends = {name: named.case.column("branch", column).astype(int) for name, column in (("from", "F_BUS"), ("to", "T_BUS"))}
+    table = {"branch": np.arange(len(named.case.branch)) + 1, **ends}
+    if ask.task is Task.ptdf:
+        answer = power.ptdf(named, transfers=[(float(ask.source or ""), float(ask.sink or ""))], **options)
+        return Solved(answer, {**table, "ptdf": answer.value[:, 0].numpy()})
+    flow = power.dc_flow(named, **options)
+    if ask.task is Task.power_flow:
+        return Solved(flow, {**table, "megawatts": flow.value.numpy()})
+    row = (ask.outage or 0) - 1
+    if not 0 <= row < len(table["branch"]):
+        raise ValueError(f"expected --outage to be a row of mpc.branch, 1 to {len(table['branch'])}, got {ask.outage}")
+    answer = power.lodf(named, [row], **options)
+    if bool(answer.splits[0]):
+        raise ValueError(f"expected an outage that leaves the grid in one piece, but {answer.note.rpartition('; ')[2]}")
+    factor, before = answer.value[:, 0].numpy(), flow.value.numpy()
+    return Solved(answer, {**table, "lodf": factor, "megawatts": before, "after": before + factor * before[row]})
+
+
 _ASK: dict[Task, Callable[[Any, Question], Solved]] = {
     Task.resistance: _resistance,
     Task.all_pairs: _all_pairs,
@@ -268,6 +305,9 @@ _ASK: dict[Task, Callable[[Any, Question], Solved]] = {
     Task.potentials: _flow,
     Task.heat: _heat,
     Task.eigenvectors: _eigenvectors,
+    Task.power_flow: _power,
+    Task.ptdf: _power,
+    Task.lodf: _power,
 }
 
 

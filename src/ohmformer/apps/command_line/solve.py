@@ -45,7 +45,7 @@ class SolveCommand(TyperCommand):
 
 
 def solve(
-    file: Annotated[Path, typer.Argument(help="Edge list (.csv, .tsv, .txt), .graphml, .mtx or SciPy .npz.")],
+    file: Annotated[Path, typer.Argument(help="Edge list (.csv, .tsv, .txt), .graphml, .mtx, SciPy .npz or MATPOWER .m.")],
     task: Annotated[Task, typer.Option(help="What to ask.")] = Task.resistance,
     resistance: Annotated[
         str | None, typer.Option(help="Column (name or number) or attribute with resistances; 'entries' of a matrix.")
@@ -69,6 +69,7 @@ def solve(
         list[str] | None, typer.Option(PAIR, metavar="A B", help="Two nodes, for their resistance; again for more pairs.")
     ] = None,
     pairs: Annotated[Path | None, typer.Option(help="File with two columns of nodes, for their resistances.")] = None,
+    outage: Annotated[int | None, typer.Option(help="Row of the branch that is out, from 1, for lodf.")] = None,
     s: Annotated[float | None, typer.Option(help="Time, for heat: 0.5 unless given.")] = None,
     k: Annotated[int | None, typer.Option(help="How many eigenvectors, or coordinates of the embedding: 6.")] = None,
     eps: Annotated[float | None, typer.Option(help="Estimate resistances of large graphs within 1 +- eps.")] = None,
@@ -82,7 +83,7 @@ def solve(
     with one_sentence(OSError):
         given = {
             "--from": source, "--to": sink, "--pair": pair or None, "--pairs": pairs, "--s": s, "--k": k, "--eps": eps,
-            "--tol": tol, "--plot": plot, "--explain": explained,
+            "--tol": tol, "--plot": plot, "--explain": explained, "--outage": outage,
         }  # fmt: skip
         check_flags(task, given)
         _check_outputs(out, plot, explained)
@@ -97,7 +98,7 @@ def solve(
         for note in named.notes:
             typer.echo(f"note: {note}", err=True)
         asked = _asked_pairs(named, pair, pairs, sep)
-        ask = Question(task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method)
+        ask = Question(task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method, outage)
         for node in (source, sink):
             if node is not None:
                 named.number(node)

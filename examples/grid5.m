@@ -1,5 +1,5 @@
 function mpc = grid5
-%GRID5  Five buses with everything that a case can have, made up for tests: a tap, a phase shifter, parallel branches, a
+%GRID5  Five buses with everything that a case can have, made up as an example: a tap, a phase shifter, parallel branches, a
 %   branch out of service, a negative reactance, a bus out of service, two generators at one bus and one that is off.
 mpc.version = '2';
 mpc.baseMVA = 100;
