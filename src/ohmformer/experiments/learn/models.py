@@ -2,7 +2,7 @@
 
 Every weight has the seeds as its first axis and the layers as its second; seeds are independent. The formulas are those of
 :class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer`
-with one head, which ``dense_model`` and ``efficient_model`` build from the trained weights (and the tests compare with).
+with one head, which ``trained_model`` builds from the trained weights (and the tests compare with).
 What makes it faster: ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with their weights side by
 side; graphs of all seeds are one batch of products; the efficient model keeps only the Gram matrix of B, and the
 derivative of a layer is written out (``layer.py``).
@@ -16,12 +16,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ohmformer.experiments.learn import scalars
+from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.layer import layer, unit_norm, unit_trace
-from ohmformer.experiments.learn.tasks import Problems
-from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Layout, Program
-from ohmformer.transformer.dense import DenseLayer, LinearTransformer
+from ohmformer.experiments.learn.tasks import EIGENVECTORS, Problems
+from ohmformer.transformer.blocks import INCIDENCE, Blocks, Coefficient, Head, Layer, Layout, Program
+from ohmformer.transformer.dense import LinearTransformer
 from ohmformer.transformer.efficient import EfficientTransformer
 from ohmformer.transformer.normalize import Normalization
+from ohmformer.transformer.trace import Trace
 
 Weights = Mapping[str, Tensor]
 """``value``, ``query``, ``key``, ``skip``: (seeds, layers, features, features); efficient: ``alphas`` (seeds, layers, 4),
@@ -113,28 +116,43 @@ def random_weights(
     return weights
 
 
-def dense_model(weights: Weights, seed: int, edges: int, normalization: Normalization) -> LinearTransformer:
+def trained_program(run: Checkpoint, seed: int) -> Program:
+    """Read the trained weights of one seed by named blocks, in float64: demand and answer, or phi for eigenvectors."""
+    setting, weights = run.setting, run.weights
+    if setting.scalars:
+        return scalars.to_program(weights["scalars"][seed, 0], setting.normalization)
+    matrices = [weights[name][seed].double() for name in MATRICES]
+    nodes, edges = setting.nodes, matrices[0].shape[-1] - 2 * setting.nodes
+    widths = {PHI: 2 * nodes} if setting.task == EIGENVECTORS else {scalars.DEMAND: nodes, scalars.ANSWER: nodes}
+    layout = Layout(({INCIDENCE: edges} if setting.model == "dense" else {}) | widths)
+
+    def blocks(i: int, l: int) -> Blocks:
+        found: dict[tuple[str, str], Coefficient] = {
+            (t, s): matrices[i][l, layout[t], layout[s]] for t in layout.widths for s in layout.widths
+        }
+        return found if edges else found | {(INCIDENCE, INCIDENCE): float(weights["alphas"][seed, l, i])}
+
+    layers = [Layer((Head(blocks(0, l), blocks(1, l), blocks(2, l)),), blocks(3, l)) for l in range(setting.layers)]
+    return Program({INCIDENCE: edges or "edges", **widths}, layers, setting.normalization)
+
+
+def trained_model(run: Checkpoint, seed: int) -> EfficientTransformer | LinearTransformer:
     """Build the library's model with the trained weights of one seed, in float64."""
-    value, query, key, skip = (weights[name][seed].detach().double() for name in MATRICES)
-    layers = [DenseLayer(value[l, None], query[l, None], key[l, None], skip[l]) for l in range(len(value))]
-    return LinearTransformer(Layout({INCIDENCE: edges, PHI: value.shape[-1] - edges}), layers, normalization)
+    program = trained_program(run, seed)
+    if run.setting.model == "efficient":
+        return EfficientTransformer(program).requires_grad_(False)
+    return LinearTransformer.of(program, program.layout(nodes=0, edges=0, demands=0)).requires_grad_(False)
 
 
-def efficient_model(weights: Weights, seed: int, normalization: Normalization) -> EfficientTransformer:
-    """Build the library's model with the trained weights of one seed, in float64."""
-    matrices = {name: weights[name][seed].detach().double() for name in MATRICES}
-    alphas = weights["alphas"][seed].tolist()
-    pair = (INCIDENCE, INCIDENCE)
-
-    def one_layer(l: int) -> Layer:
-        named = [
-            {pair: alpha, (PHI, PHI): matrices[name][l]}
-            for name, alpha in zip(("value", "query", "key", "skip"), alphas[l], strict=True)
-        ]
-        return Layer((Head(*named[:3]),), named[3])
-
-    blocks = {INCIDENCE: "edges", PHI: matrices["value"].shape[-1]}
-    return EfficientTransformer(Program(blocks, [one_layer(l) for l in range(len(alphas))], normalization))
+def run_model(
+    model: EfficientTransformer | LinearTransformer,
+    incidence: Float[Tensor, "*graphs nodes edges"],
+    blocks: dict[str, Tensor],
+) -> Trace:
+    """Run either model from given blocks; returns all blocks after every layer."""
+    if isinstance(model, EfficientTransformer):
+        return model(incidence @ incidence.mT, blocks, trace=True)
+    return model(model.layout.pack({INCIDENCE: incidence, **blocks}), trace=True)
 
 
 def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ohmformer.experiments.learn import checkpoint, muon, newton, scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint
-from ohmformer.experiments.learn.models import dense_model, efficient_model, features, loss_and_gradients
+from ohmformer.experiments.learn.models import PHI, loss_and_gradients, run_model, trained_model
 from ohmformer.experiments.learn.setting import TOURNAMENT, WHOLE, Setting
 from ohmformer.experiments.learn.start import initial_weights
 from ohmformer.experiments.learn.tasks import (
@@ -34,8 +34,6 @@ from ohmformer.experiments.learn.tasks import (
     generator,
 )
 from ohmformer.graph.files import sweep
-from ohmformer.transformer.blocks import INCIDENCE
-from ohmformer.transformer.efficient import EfficientTransformer
 
 State = dict[str, Tensor]
 TEST_GRAPHS = 4000
@@ -221,21 +219,11 @@ def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS, *, seed: int = 0) -> di
 
 def answers(run: Checkpoint, index: int, batch: Problems) -> Float[Tensor, "graphs nodes demands"]:
     """Run the trained model of one seed on the first graphs of a batch, by the library's own models."""
-    setting, weights = run.setting, run.weights
-    with torch.no_grad():
-        if setting.scalars:
-            assert batch.demands is not None
-            program = scalars.to_program(weights["scalars"][index, 0], setting.normalization)
-            model = EfficientTransformer(program)
-            return model(batch.gram[0], {scalars.DEMAND: batch.demands[0]})[scalars.ANSWER]
-        one = {name: w[index : index + 1].double() for name, w in weights.items()}
-        phi = features(one, batch)[0]
-        if setting.model == "efficient":
-            out = efficient_model(weights, index, setting.normalization)(batch.gram[0], {"phi": phi})["phi"]
-        else:
-            model = dense_model(weights, index, batch.incidence.shape[-1], setting.normalization)
-            out = model.layout.unpack(model(model.layout.pack({INCIDENCE: batch.incidence[0], "phi": phi})))["phi"]
-        return out[..., phi.shape[-1] // 2 :]
+    incidence, nodes = batch.incidence[0], run.setting.nodes
+    if batch.demands is not None:
+        return run_model(trained_model(run, index), incidence, {scalars.DEMAND: batch.demands[0]}).final[scalars.ANSWER]
+    start = run.weights["start"][index].double().expand(len(incidence), -1, -1)
+    return run_model(trained_model(run, index), incidence, {PHI: start}).final[PHI][..., nodes:]
 
 
 def _found(setting: Setting, folder: Path) -> Checkpoint | None:
