@@ -31,6 +31,12 @@ class Elsewhere(torch.Tensor):
     def __init__(self, numbers: torch.Tensor) -> None:
         self.numbers = numbers
 
+    # what torch does not do for such tensors by itself
+    layout = property(lambda self: self.numbers.layout)  # pyright: ignore
+    to_dense = lambda self: Elsewhere(self.numbers.to_dense())  # pyright: ignore # noqa: E731
+    tolist = lambda self: self.numbers.tolist()  # pyright: ignore # noqa: E731
+    __repr__ = lambda self: f"elsewhere: {self.numbers}"  # pyright: ignore # noqa: E731
+
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})

@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ohmformer.constructions import (
-    Chebyshev,
-    ChebyshevCubing,
-    CubedHeat,
-    GradientDescent,
-    Laplacian,
-    NewtonSchulzRoot,
-    PowerSeriesRoot,
-    SeededHeat,
-    Shifted,
-    Squaring,
-    TaylorHeat,
-    ThroughPinv,
-)
+from ohmformer import constructions as built
 from ohmformer.constructions.base import Construction
 from ohmformer.graph import Spectrum
 
@@ -90,7 +77,7 @@ class Iteration:
     label: str
     update: str
     says: str
-    multiply: Callable[[Spectrum], Laplacian]
+    multiply: Callable[[Spectrum], built.Laplacian]
 
 
 LEMMA_1 = Method(
@@ -98,28 +85,28 @@ LEMMA_1 = Method(
     "φ ← φ − δ (Lφ − ψ)",
     "Attention supplies Lφ = B(Bᵀφ), so one layer is one step of gradient descent on the energy. The error shrinks at least "
     "by 1 − λₘᵢₙ/λₘₐₓ a layer.",
-    lambda spectrum, _: GradientDescent(spectrum),
+    lambda spectrum, _: built.GradientDescent(spectrum),
 )
 CHEBYSHEV = Method(
     "Chebyshev · ours",
     "φ ← ω (φ + γ (ψ − Lφ)) + (1 − ω) φ₋₁",
     "One more block of tokens remembers the previous potentials. The error polynomial is the smallest there is: depth grows "
     "with the square root of λₘₐₓ/λₘᵢₙ.",
-    lambda spectrum, _: Chebyshev(spectrum),
+    lambda spectrum, _: built.Chebyshev(spectrum),
 )
 LEMMA_4 = Method(
     "Lemma 4 · squaring",
     "X ← X + RX,   R ← R²",
     "Every layer doubles the number of terms of the series for L⁺, so depth grows with the logarithm of λₘₐₓ/λₘᵢₙ. The "
     "printed weights need a correction; these are the corrected ones.",
-    lambda spectrum, _: Squaring(spectrum),
+    lambda spectrum, _: built.Squaring(spectrum),
 )
 CUBING = Method(
     "Chebyshev cubing · ours",
     "R ← (R³ − uR)/(1 − u),   X ← X + (R²X + RX)/(1 − u)",
     "Attention is cubic and so is T₃: a layer composes the residual with it, and L layers reach Chebyshev's polynomial of "
     "degree 3ᴸ⁻¹.",
-    lambda spectrum, _: ChebyshevCubing(spectrum),
+    lambda spectrum, _: built.ChebyshevCubing(spectrum),
 )
 
 METHODS: dict[str, dict[str, Method | Iteration]] = {
@@ -129,13 +116,13 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
             "Lemma 2 · power series",
             "M ← M + αP,   P ← P − δLP",
             "The series of √L⁺, one term a layer; rows of M are points whose squared distances are the resistances.",
-            lambda spectrum, _: PowerSeriesRoot(spectrum),
+            lambda spectrum, _: built.PowerSeriesRoot(spectrum),
         ),
         "newton-schulz": Method(
             "Newton–Schulz root · ours",
             "Y ← aY − bY(ZY),   Z ← aZ − bZ(YZ)",
             "Two heads find √L and √L⁺ together; the distance to them is about squared by every layer.",
-            lambda spectrum, _: NewtonSchulzRoot(spectrum),
+            lambda spectrum, _: built.NewtonSchulzRoot(spectrum),
         ),
         "gradient-descent": LEMMA_1,
         "squaring": LEMMA_4,
@@ -147,14 +134,14 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
             "h ← h + t,   t ← −s/(ℓ+1) Lt",
             "The series of exp(−sL), one term a layer. Terms grow until layer sλₘₐₓ before they shrink, and rounding grows "
             "with them.",
-            lambda spectrum, s: TaylorHeat(spectrum, s),
+            lambda spectrum, s: built.TaylorHeat(spectrum, s),
         ),
         "cubed": Method(
             "Lemma 5 · cubing",
             "K ← K³,   from K = I − (s/3ᶜ) L",
             "A short time first, then every layer triples it. Only the last layer has arrived at time s, so only it has a "
             "bound.",
-            lambda spectrum, s: CubedHeat(spectrum, s),
+            lambda spectrum, s: built.CubedHeat(spectrum, s),
             anytime=False,
         ),
         "seeded": Method(
@@ -162,7 +149,7 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
             "K ← K³,   from a Taylor polynomial of exp(−sL/3ᶜ)",
             "The first layers raise the degree of the seed by two each, the rest triple the time. Only the last layer has "
             "arrived.",
-            lambda spectrum, s: SeededHeat(spectrum, s),
+            lambda spectrum, s: built.SeededHeat(spectrum, s),
             anytime=False,
         ),
     },
@@ -172,20 +159,20 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
             "Φ ← orthonormalise((λₘₐₓ I − L) Φ)",
             "Subspace iteration with λₘₐₓ I − L finds the bottom of the spectrum; Lemma 8 makes the columns orthonormal, "
             "one layer a column. The angle shrinks by the ratio of two neighbouring eigenvalues a step.",
-            Shifted,
+            built.Shifted,
         ),
         "through-pinv": Iteration(
             "Through L⁺ · ours",
             "Φ ← orthonormalise(L⁺Φ)",
             "The first layers make L⁺, whose leading eigenvectors are the smallest of L, and far better separated.",
-            ThroughPinv,
+            built.ThroughPinv,
         ),
         "largest": Iteration(
             "Lemma 6 · largest",
             "Φ ← orthonormalise(LΦ)",
             "Subspace iteration with L itself finds the top of the spectrum; Lemma 8 makes the columns orthonormal, one "
             "layer a column.",
-            Laplacian,
+            built.Laplacian,
         ),
     },
 }

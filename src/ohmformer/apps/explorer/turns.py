@@ -98,9 +98,13 @@ def farthest(drawing: Drawing) -> int:
 
 
 def _on_picture(state: State, event: Any) -> State:
-    if not isinstance(event, dict) or event.get("kind") not in EVENTS:
-        raise ValueError(f"expected an event among {', '.join(EVENTS)}, got something else")
-    return EVENTS[event["kind"]](state, event)
+    kind = event.get("kind") if isinstance(event, dict) else None
+    if kind in ON_DRAWING:
+        drawing = ON_DRAWING[kind](state.drawing, event)
+        return replace(state, drawing=drawing, origin=state.origin if kind in ("set-ohm", "move") else "drawn")
+    if kind not in EVENTS:
+        raise ValueError(f"expected an event among {', '.join([*EVENTS, *ON_DRAWING])}, got something else")
+    return EVENTS[kind](state, event)
 
 
 def _tap_node(state: State, event: dict[str, Any]) -> State:
@@ -129,33 +133,12 @@ def _set_current(state: State, event: dict[str, Any]) -> State:
     return replace(state, currents=tuple((i, a) for i, a in currents.items() if a))
 
 
-def _set_ohm(state: State, event: dict[str, Any]) -> State:
-    return replace(state, drawing=state.drawing.with_ohm(integer(event.get("edge")), number(event.get("ohm"))))
-
-
-def _move(state: State, event: dict[str, Any]) -> State:
-    return replace(state, drawing=state.drawing.with_place(integer(event.get("node")), _place(event)))
-
-
-def _add_node(state: State, event: dict[str, Any]) -> State:
-    return replace(state, drawing=state.drawing.add_node(_place(event)), origin="drawn")
-
-
-def _add_edge(state: State, event: dict[str, Any]) -> State:
-    u, v = integer(event.get("from")), integer(event.get("to"))
-    return replace(state, drawing=state.drawing.add_edge(u, v), origin="drawn")
-
-
 def _drop_node(state: State, event: dict[str, Any]) -> State:
     node = integer(event.get("node"))
     drawing = state.drawing.drop_node(node)
     currents = tuple((i - (i > node), a) for i, a in state.currents if i != node)
     source = 0 if state.source == node else state.source - (state.source > node)
     return replace(state, drawing=drawing, origin="drawn", currents=currents, source=source)
-
-
-def _drop_edge(state: State, event: dict[str, Any]) -> State:
-    return replace(state, drawing=state.drawing.drop_edge(integer(event.get("edge"))), origin="drawn")
 
 
 def _clear(state: State, event: dict[str, Any]) -> State:
@@ -169,12 +152,15 @@ def _place(event: dict[str, Any]) -> Place:
 EVENTS: dict[str, Callable[[State, dict[str, Any]], State]] = {
     "tap-node": _tap_node,
     "set-current": _set_current,
-    "set-ohm": _set_ohm,
-    "move": _move,
-    "add-node": _add_node,
-    "add-edge": _add_edge,
     "drop-node": _drop_node,
-    "drop-edge": _drop_edge,
     "clear": _clear,
 }
 """What can be done to the picture, by name."""
+ON_DRAWING: dict[str, Callable[[Drawing, dict[str, Any]], Drawing]] = {
+    "set-ohm": lambda drawing, event: drawing.with_ohm(integer(event.get("edge")), number(event.get("ohm"))),
+    "move": lambda drawing, event: drawing.with_place(integer(event.get("node")), _place(event)),
+    "add-node": lambda drawing, event: drawing.add_node(_place(event)),
+    "add-edge": lambda drawing, event: drawing.add_edge(integer(event.get("from")), integer(event.get("to"))),
+    "drop-edge": lambda drawing, event: drawing.drop_edge(integer(event.get("edge"))),
+}
+"""What can be done to the picture and changes nothing but the drawing."""

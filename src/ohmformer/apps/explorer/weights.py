@@ -14,16 +14,16 @@ CELLS = 5
 
 def drawn_weights(program: Program) -> dict[str, Any]:
     """List the weights: ``blocks``, cells of each; ``layers``, matrices of distinct layers; ``order``, which is layer l."""
-    number: dict[int, int] = {}
     layers: list[Any] = []
-    for layer in program.layers:
-        if id(layer) not in number:
-            number[id(layer)] = len(layers)
-            layers.append(_matrices(layer))
+
+    def number(layer: Layer) -> int:
+        layers.append(_matrices(layer))
+        return len(layers) - 1
+
     return {
         "blocks": {name: width if isinstance(width, int) else CELLS for name, width in program.blocks.items()},
+        "order": program.map_layers(number),
         "layers": layers,
-        "order": [number[id(layer)] for layer in program.layers],
     }
 
 

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from ohmformer.constructions import (
-    Chebyshev,
-    ChebyshevCubing,
-    CubedHeat,
-    GradientDescent,
-    NewtonSchulzRoot,
-    PowerSeriesRoot,
-    SeededHeat,
-    Squaring,
-    TaylorHeat,
-)
+from ohmformer import constructions as built
 from ohmformer.graph import Spectrum
 
 ERROR = 1e-10
 CONDITIONS = (10, 50, 1000)
 REACHES = (1, 20, 100)
 INVERSES = {
-    ("L⁺ψ", "Lemma 1, gradient descent"): GradientDescent,
-    ("L⁺ψ", "ours, Chebyshev"): Chebyshev,
-    ("L⁺", "Lemma 4, squaring (corrected)"): Squaring,
-    ("L⁺", "ours, Chebyshev cubing"): ChebyshevCubing,
-    ("√L⁺ψ", "Lemma 2, power series"): PowerSeriesRoot,
-    ("√L⁺", "ours, scaled Newton-Schulz"): NewtonSchulzRoot,
+    ("L⁺ψ", "Lemma 1, gradient descent"): built.GradientDescent,
+    ("L⁺ψ", "ours, Chebyshev"): built.Chebyshev,
+    ("L⁺", "Lemma 4, squaring (corrected)"): built.Squaring,
+    ("L⁺", "ours, Chebyshev cubing"): built.ChebyshevCubing,
+    ("√L⁺ψ", "Lemma 2, power series"): built.PowerSeriesRoot,
+    ("√L⁺", "ours, scaled Newton-Schulz"): built.NewtonSchulzRoot,
 }
 HEAT = {
-    ("exp(−sL)ψ", "Lemma 3, power series"): TaylorHeat,
-    ("exp(−sL)", "Lemma 5, cubing"): CubedHeat,
-    ("exp(−sL)", "ours, cubing from a seed"): SeededHeat,
+    ("exp(−sL)ψ", "Lemma 3, power series"): built.TaylorHeat,
+    ("exp(−sL)", "Lemma 5, cubing"): built.CubedHeat,
+    ("exp(−sL)", "ours, cubing from a seed"): built.SeededHeat,
 }
 
 
