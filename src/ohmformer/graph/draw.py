@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from torch import Tensor
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.extras import check_modules
 from ohmformer.graph.files import check_writable, whole_file
+from ohmformer.graph.places import Place, least_stress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,20 +41,19 @@ def draw_circuit(
     injected: Float[Tensor, " nodes"],
     *,
     title: str,
-    positions: dict[int, tuple[float, float]] | None = None,
+    positions: dict[int, Place] | None = None,
     labels: Sequence[str] | None = None,
 ) -> Figure:
     """Draw a solved circuit. ``injected`` is the current put in at each node; it runs downhill."""
     check_modules(("matplotlib",), "plot")
     if not 1 <= graph.num_nodes <= MOST_NODES:
         raise ValueError(f"expected 1 to {MOST_NODES} nodes for a picture of a circuit, got {graph.num_nodes}")
-    import networkx as nx
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch
 
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    place = positions or _fill(nx.kamada_kawai_layout(nx.Graph(graph.to_networkx()), weight=None))
+    place = positions or dict(enumerate(least_stress(graph)))
     current = circuit.flow(graph, potential[:, None])[:, 0]
     strongest = max(float(current.abs().max()) if graph.num_edges else 0.0, 1e-300)
     for (u, v), i, r in zip(graph.edge_index.t().tolist(), current.tolist(), graph.resistance.tolist(), strict=True):
@@ -77,21 +77,9 @@ def draw_circuit(
     return figure
 
 
-def _fill(layout: Mapping[int, Any]) -> dict[int, tuple[float, float]]:
-    """Turn positions so that they spread widest from left to right, and stretch them to fill the picture."""
-    import numpy as np
-
-    points = np.array([layout[node] for node in sorted(layout)])
-    points = points - points.mean(axis=0)
-    points = points @ np.linalg.svd(points)[2].T
-    span = np.ptp(points, axis=0)
-    points = points / np.where(span > 1e-6, span, 1.0) * [2.0, 1.0]
-    return {node: (float(x), float(y)) for node, (x, y) in zip(sorted(layout), points, strict=True)}
-
-
 def _draw_nodes(
     axes: Axes,
-    place: dict[int, tuple[float, float]],
+    place: dict[int, Place],
     potential: Tensor,
     injected: Tensor,
     labels: Sequence[str],
@@ -121,7 +109,7 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def wheatstone() -> tuple[Graph, Tensor, dict[int, tuple[float, float]]]:
+def wheatstone() -> tuple[Graph, Tensor, dict[int, Place]]:
     """Return a Wheatstone bridge with a ladder behind it: the graph, the current put in, and where to draw the nodes."""
     edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (1, 4), (3, 5), (4, 5)]
     graph = Graph.from_edges(edges, resistance=[1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 1.0, 4.0])

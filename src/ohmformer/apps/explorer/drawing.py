@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ohmformer.graph import Graph
+from ohmformer.graph.places import Place
 
 MOST_NODES = 100
 MOST_EDGES = 300
@@ -16,8 +17,6 @@ OHMS = (1e-3, 1e3)
 """The least and the largest resistance; beyond a ratio of a million a picture of layers says little."""
 FARTHEST = 1e5
 """The largest distance of a node from the origin."""
-
-Place = tuple[float, float]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ohmformer.apps.explorer import layout
-from ohmformer.apps.explorer.drawing import MOST_NODES, Drawing, Place, check_size
+from ohmformer.apps.explorer.drawing import MOST_NODES, Drawing, check_size
 from ohmformer.graph import Graph
 from ohmformer.graph.extras import require
 from ohmformer.graph.families import family
+from ohmformer.graph.places import UNIT, Place, circle, least_stress, rows
 from ohmformer.graph.smiles import canonical
 
 FAMILIES = {
@@ -36,14 +36,14 @@ def preset(name: str, nodes: int) -> Drawing:
         raise ValueError(f"expected 2 to {MOST_NODES} nodes, got {nodes}")
     graph = family(name, nodes, generator=torch.Generator().manual_seed(0))
     if name in ("ring", "csl"):
-        places = layout.circle(nodes)
+        places = circle(nodes)
     elif name == "path":
-        places = layout.rows(nodes, min(nodes, 10), turning=True)
+        places = rows(nodes, min(nodes, 10), turning=True)
     elif name == "grid":
-        places = layout.rows(nodes, max(d for d in range(1, int(nodes**0.5) + 1) if nodes % d == 0))
+        places = rows(nodes, max(d for d in range(1, int(nodes**0.5) + 1) if nodes % d == 0))
         places = [(y, x) for x, y in places]  # wide rather than tall
     else:
-        places = layout.least_stress(graph)
+        places = least_stress(graph)
     return drawn(graph, [str(i) for i in range(nodes)], places)
 
 
@@ -63,7 +63,7 @@ def molecule(smiles: str) -> Drawing:
         raise ValueError(f"expected a molecule as SMILES, got {smiles!r}")
     check_size(found.GetNumAtoms(), found.GetNumBonds())
     Compute2DCoords(found)
-    points = found.GetConformer().GetPositions()[:, :2] * layout.UNIT / 1.5  # RDKit's bonds are 1.5 long
+    points = found.GetConformer().GetPositions()[:, :2] * UNIT / 1.5  # RDKit's bonds are 1.5 long
     atoms = [f"{atom.GetSymbol()}{atom.GetIdx() + 1}" for atom in found.GetAtoms()]
     edges = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in found.GetBonds()]
     graph = Graph.from_edges(edges, num_nodes=len(atoms))

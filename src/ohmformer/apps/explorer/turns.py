@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from ohmformer.apps.explorer.compute import proposed_layers
-from ohmformer.apps.explorer.drawing import Drawing, Place
+from ohmformer.apps.explorer.drawing import Drawing
 from ohmformer.apps.explorer.methods import METHODS
 from ohmformer.apps.explorer.presets import FAMILIES, molecule, preset
 from ohmformer.apps.explorer.state import State, integer, number
 from ohmformer.apps.explorer.trained import Trained
 from ohmformer.apps.explorer.uploads import read_upload
+from ohmformer.graph.places import Place
 
 AMPERE = 1.0
 """The current that one click injects, in ampere."""

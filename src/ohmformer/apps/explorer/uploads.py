@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import Any
 
 from ohmformer.apps.explorer.drawing import MOST_EDGES, Drawing, check_size
-from ohmformer.apps.explorer.layout import least_stress
 from ohmformer.apps.explorer.presets import drawn
 from ohmformer.graph.files import DELIMITERS, parse_edges
+from ohmformer.graph.places import least_stress
 
 MOST_BYTES = 100_000
 MOST_LINES = 4 * MOST_EDGES

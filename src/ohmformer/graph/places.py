@@ -7,9 +7,9 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from ohmformer.apps.explorer.drawing import Place
-from ohmformer.graph import Graph
+from ohmformer.graph.graph import Graph
 
+Place = tuple[float, float]
 UNIT = 100.0
 ROUNDS = 60
 LEAST, MOST_STRETCH = 0.6, 4.0
@@ -38,8 +38,8 @@ def least_stress(graph: Graph) -> list[Place]:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import shortest_path
 
-    n, label = graph.num_nodes, graph.components.numpy()
-    tail, head = graph.edge_index.numpy()
+    n, label = graph.num_nodes, graph.components.cpu().numpy()
+    tail, head = graph.edge_index.cpu().numpy()
     adjacency = coo_array((np.ones(len(tail)), (tail, head)), shape=(n, n)).tocsr()
     distances = shortest_path(adjacency, directed=False, unweighted=True)
     places, left = np.zeros((n, 2)), 0.0
