@@ -103,20 +103,16 @@ def test_a_lemma_by_name_says_so(files):
     assert outcome.stdout.splitlines()[0] == run(*asked).stdout.splitlines()[0]
 
 
-def test_large_expanders_are_estimated_when_asked_and_refused_when_not(tmp_path):
+def test_large_expanders_are_estimated_to_what_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("ohmformer.solve.resistance.DEFAULT_EPS", 0.2)
     rng = np.random.default_rng(0)
     edges = np.concatenate([np.stack([np.arange(8999), np.arange(1, 9000)], 1), rng.integers(0, 9000, (40000, 2))])
     path = tmp_path / "big.csv"
     path.write_text("\n".join(f"{u},{v}" for u, v in edges))
-    refused = run(path)
-    assert refused.exit_code == 2
-    assert (
-        "expected --eps or --pair for a graph of more than 8000 nodes whose factor is too large, got 9000 nodes"
-        in refused.stderr
-    )
-    outcome = run(path, "--eps", "0.5", "--out", tmp_path / "r.npz")
-    assert outcome.exit_code == 0, outcome.output
-    assert "random projections" in outcome.stderr
+    for asked, within in (((), "eps was not given: estimated within 0.2"), (("--eps", "0.5"), "estimated within 0.5")):
+        outcome = run(path, *asked, "--out", tmp_path / "r.npz")
+        assert outcome.exit_code == 0, outcome.output
+        assert within in " ".join(outcome.stderr.split())
 
 
 def test_all_edges_of_a_large_grid_are_answered_exactly(tmp_path):

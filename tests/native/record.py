@@ -22,6 +22,7 @@ import ohmformer as ohm
 from ohmformer import Graph, native
 from ohmformer.encoding import LinearTransformerPE
 from ohmformer.native.loader import Library
+from ohmformer.solve.walks import Walks
 
 WHOLE, REAL, NULL, SINGLES, DOUBLES, LONGS, INTS, BYTES = range(8)
 ARRAYS = {torch.float32: SINGLES, torch.float64: DOUBLES, torch.int64: LONGS, torch.int32: INTS, torch.int8: BYTES}
@@ -81,6 +82,10 @@ def ask_everything() -> None:
     ohm.kron_reduce(large, range(0, 700, 7))
     learned = Graph.from_edges(large.edge_index.t(), resistance=large.resistance.clone().requires_grad_())
     ohm.effective_resistance(learned).value.square().sum().backward()
+    ohm.effective_resistance(large, torch.randint(0, 700, (300, 2), generator=torch.Generator().manual_seed(0)), eps=0.5)
+    walks = Walks(large)
+    for reach in (2, 3):
+        walks.local_part(large.edge_index, reach)
     batch = Graph.collate(small)
     pairs = torch.cat([batch.edge_index, batch.edge_index.flip(0)], dim=1)
     for start, evolve in (("random", False), ("random", True), ("diagonal", False)):

@@ -118,6 +118,22 @@ KERNELS: dict[str, Kernel] = {
         "certificate.c",
         2 * WHOLE + 8 * ARRAY,
     ),
+    "ohm_square": Kernel(
+        "The square of a sparse matrix by rows.",
+        "walks.c",
+        WHOLE + 7 * ARRAY,
+    ),
+    "ohm_walks": Kernel(
+        "Weights of walks of up to five steps between pairs of nodes: entries of powers of a sparse matrix.",
+        "walks.c",
+        2 * WHOLE + 11 * ARRAY,
+    ),
+    "ohm_noise": Kernel(
+        "Gaussian demands with the covariance of a Laplacian: a sparse matrix times columns drawn edge by edge.",
+        "walks.c",
+        4 * WHOLE + 5 * ARRAY,
+        {"multiple": 4},
+    ),
     "ohm_encode": Kernel(
         "The layers of the learned encoding on a batch of graphs, for inference in float32 with Gram degrees.",
         "layers.c",

@@ -132,8 +132,8 @@ def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges
     moved = None if tangent is None else torch.as_tensor(tangent)
     nodes, entries = graph.num_nodes, len(pattern.row)
     if native.active() is None:
-        start, column, value = _by_scipy(graph, edges_of(graph)[2], pattern.rank)
-        d_value = None if moved is None else _by_scipy(graph, moved, pattern.rank)[2]
+        start, column, value = by_scipy(graph, edges_of(graph)[2], pattern.rank)
+        d_value = None if moved is None else by_scipy(graph, moved, pattern.rank)[2]
         where = pattern.first.numpy(), pattern.row.numpy(), pattern.eliminated
         found = factor_numpy.factorise(start, column, value, d_value, *where)
         fraction, pivot, d_fraction, d_pivot = (None if a is None else torch.as_tensor(a) for a in found)
@@ -150,7 +150,7 @@ def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges
     return Factor(pattern, fraction, pivot, d_fraction, d_pivot)
 
 
-def _by_scipy(
+def by_scipy(
     graph: Graph, numbers: Float[Tensor, " edges"], rank: Int[np.ndarray, " nodes"] | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of edges as a symmetric matrix in CSR, nodes in the given order, parallel edges added up."""
@@ -167,7 +167,7 @@ def _pattern(graph: Graph, limits: Limits, in_c: bool, kept: Bool[np.ndarray, " 
     nodes = graph.num_nodes
     eliminated = nodes if kept is None else nodes - int(kept.sum())
     if not in_c:
-        start, column, _ = _by_scipy(graph, torch.ones(graph.num_edges), None)
+        start, column, _ = by_scipy(graph, torch.ones(graph.num_edges), None)
         found = factor_numpy.order_and_pattern(start, column, limits.work_in_python, kept)
         return None if found is None else _numbered(*found, eliminated)
     rows, work = rows_of(graph), torch.zeros(2, dtype=torch.float64)
@@ -188,7 +188,7 @@ def _pattern(graph: Graph, limits: Limits, in_c: bool, kept: Bool[np.ndarray, " 
     row = torch.empty(int(first[-1]), dtype=torch.int32)
     native.call("ohm_pattern", nodes, eliminated, limits.entries, *given, first, row)
     if eliminated < nodes:
-        start, column, _ = _by_scipy(graph, torch.ones(graph.num_edges), rank.numpy())
+        start, column, _ = by_scipy(graph, torch.ones(graph.num_edges), rank.numpy())
         more = _between_kept(first.numpy(), row.numpy(), start, column, eliminated, limits.entries)
         if more is None:
             return None

@@ -1,114 +1,227 @@
 """Effective resistances from random projections, and embeddings whose squared distances are effective resistances.
 
-The rows of ``L^+ B Q`` for a random sign matrix Q of q columns over ``sqrt(q)`` have squared distances that are effective
-resistances on average (Spielman and Srivastava).
+The rows of ``L^+ B Q`` for a Gaussian matrix Q of q columns over ``sqrt(q)`` have squared distances that are effective
+resistances on average (Spielman and Srivastava), and are distributed as chi squared around them. What short walks tell is
+taken exactly (:mod:`ohmformer.solve.walks`) and only the rest is projected.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
+from scipy.sparse import coo_array
+from scipy.special import gammainccinv, gammaincinv, ndtri
 from torch import Tensor
 
-from ohmformer import exact
+from ohmformer import exact, native
 from ohmformer.constructions import NewtonSchulzRoot, PowerSeriesRoot
 from ohmformer.graph import Graph
-from ohmformer.graph.csr import csr_tensor
 from ohmformer.graph.labelled import as_graph
+from ohmformer.graph.memory import recall
 from ohmformer.solve import blockwise
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
 from ohmformer.solve.engines.base import Progress
-from ohmformer.solve.plan import METHODS, PANEL, SMALL, make_plan
-from ohmformer.solve.pseudoinverse import Request, apply_in_turn
-from ohmformer.solve.scaled import RowBlocks
+from ohmformer.solve.plan import LAYERS, METHODS, PANEL, SMALL, SPREAD, WALK, make_plan
+from ohmformer.solve.pseudoinverse import Request, apply_in_turn, apply_pinv
+from ohmformer.solve.scaled import prepared
+from ohmformer.solve.walks import LocalPart, Walks, walks_of_three
 
 FAILURE = 0.01
 """The probability with which some estimate may be further off than eps."""
 ROOTS = {"newton-schulz": NewtonSchulzRoot, "power-series": PowerSeriesRoot}
 
-
-def projections(eps: float, pairs: int) -> int:
-    """Random signs that keep ``pairs`` squared distances within ``1 +- eps``, by Achlioptas' bound and the union bound."""
-    return math.ceil(4 * math.log(2 * max(pairs, 1) / FAILURE) / (eps**2 - 2 * eps**3 / 3))
+# ---------------------------------------------------------------------------------------------------- how many
 
 
-def _projected(graph: Graph, count: int, seed: int, request: Request) -> Iterator[Answer]:
-    """The columns of ``L^+ B Q``, a panel of them at a time."""
-    draw = torch.Generator().manual_seed(seed)
-    incidence = _signed_rows(graph, 1 / math.sqrt(count))
-    fixed = graph if not graph.resistance.requires_grad else replace(graph, resistance=graph.resistance.detach())
+def interval(probes: Any, items: int, failure: float = FAILURE) -> tuple[Any, Any]:
+    """Between which multiples of itself a remainder is estimated by the mean of so many squared projections.
 
-    def some(columns: int) -> Float[Tensor, "nodes columns"]:
-        signs = _random_signs(graph.num_edges, draw)[:, :columns].to(graph.device)
-        return torch.cat([product(signs) for _, product in incidence])
-
-    def panels() -> Iterator[Float[Tensor, "nodes columns"]]:
-        made = make_plan(fixed, count, request.tol, request.method)
-        width = max(PANEL, min(part.panel for part in made.parts) // 32 * 32)
-        for first in range(0, count, width):
-            last = min(first + width, count)
-            psi = torch.cat([some(min(32, last - done)) for done in range(first, last, 32)], dim=1).to(graph.dtype)
-            yield graph.center(psi)
-
-    return apply_in_turn(fixed, panels(), request)
+    That is chi squared over its degrees of freedom, within the interval for all items but for a probability of ``failure``.
+    """
+    tail = failure / (2 * max(items, 1))
+    return 2 * gammaincinv(probes / 2, tail) / probes, 2 * gammainccinv(probes / 2, tail) / probes
 
 
-def _random_signs(rows: int, draw: torch.Generator) -> Float[Tensor, "rows 32"]:
-    """32 signs a row out of one random word: its bits become signs of one."""
-    word = torch.randint(-(2**31), 2**31, (rows, 1), generator=draw, dtype=torch.int64).to(torch.int32)
-    signs = word << torch.arange(32, dtype=torch.int32)
-    return signs.bitwise_and_(-(2**31)).bitwise_or_(0x3F800000).view(torch.float32)
+def excess(eps: float, probes: Any, items: int, failure: float = FAILURE) -> Any:
+    """The a for which a value is within eps of ``local + remainder`` wherever ``a estimate <= eps local``.
+
+    The remainder is between ``estimate / high`` and ``estimate / low``; there is a value within eps of both ends if
+    ``(1 - eps) (local + estimate / low) <= (1 + eps) (local + estimate / high)``.
+    """
+    low, high = interval(probes, items, failure)
+    return ((1 - eps) / low - (1 + eps) / high) / 2
 
 
-def _signed_rows(graph: Graph, scale: float) -> RowBlocks:
-    """``scale B`` in float32."""
-    from scipy.sparse import coo_array
+@lru_cache(maxsize=64)
+def projections(eps: float, items: int, share: float = 1.0) -> int:
+    """Projections that keep ``items`` resistances within ``1 +- eps`` if at most a ``share`` of each is projected."""
 
-    tail, head = graph.edge_index.cpu().numpy().astype(np.int32)
-    root = scale * graph.resistance.detach().cpu().double().numpy() ** -0.5
-    edge = np.arange(graph.num_edges, dtype=np.int32)
-    place = np.concatenate([tail, head]), np.concatenate([edge, edge])
-    rows = coo_array((np.concatenate([-root, root]), place), shape=(graph.num_nodes, graph.num_edges)).tocsr()
-    start, column, value = (torch.as_tensor(x, device=graph.device) for x in (rows.indptr, rows.indices, rows.data))
-    return RowBlocks(csr_tensor(start, column, value.float(), graph.num_edges))
+    def enough(probes: int) -> bool:
+        return bool(share * excess(eps, probes, items) <= eps * (1 - share))
+
+    low, high = 1, 2
+    while not enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
-def estimated(graph: Graph, u: Tensor, v: Tensor, eps: float, seed: int, request: Request) -> Answer:
-    """Squared distances of projected rows, added up panel by panel."""
-    count = projections(eps, len(u))
-    total = torch.zeros(len(u), dtype=torch.float64, device=graph.device)
+def projections_for(local: LocalPart, eps: float, items: int) -> int:
+    """Projections that will probably do, if the largest share that is left is :data:`SPREAD` times the mean."""
+    return projections(eps, items, min(SPREAD * local.share, 1.0))
+
+
+def local_part_for(graph: Graph, ends: Int[Tensor, "2 pairs"], eps: float) -> LocalPart:
+    """The local part of resistances: by walks of three steps, or where it saves more projections than it costs of five."""
+    walks = Walks(graph)
+    found = walks.local_part(ends, 2)
+    spared = projections_for(found, eps, ends.shape[1]) - 2 * PANEL
+    if found.steps > 1 and WALK * walks_of_three(graph) <= LAYERS * spared * (2 * graph.num_edges + graph.num_nodes):
+        found = walks.local_part(ends, 3)
+    return found
+
+
+def local_part_of_edges(graph: Graph, eps: float) -> LocalPart:
+    """The local part of the resistances of all edges, kept for the next question."""
+    return recall(graph, ("walks", eps), lambda: local_part_for(graph, graph.edge_index, eps))
+
+
+def _next(eps: float, done: int, ratio: Float[np.ndarray, " items"], failure: float) -> int:
+    """How many projections to go on to, so that they and the items to solve for after them are fewest, in panels.
+
+    ``ratio`` is ``local / remainder``, ascending, by the projections so far.
+    """
+    most = projections(eps, len(ratio))
+    counts = np.arange(done, max(most, done) + 2 * PANEL, 2 * PANEL)
+    unsure = np.searchsorted(eps * ratio, excess(eps, counts, len(ratio), failure))
+    return int(counts[np.argmin(counts + np.ceil(unsure / (2 * PANEL)) * 2 * PANEL)])
+
+
+# ---------------------------------------------------------------------------------------------------- projections
+
+
+class _Noise:
+    """Columns of ``B Q``, Q Gaussian: demands whose covariance is the Laplacian, a function of seed, edge and column."""
+
+    QUANTILES = torch.as_tensor(ndtri((np.arange(2**16) + 0.5) / 2**16)).float()
+    """Of 16 random bits; their variance is one to 2e-5."""
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.graph, self.seed, self.drawn = graph, seed % 2**63, 0
+        edge, (tail, head) = np.arange(graph.num_edges, dtype=np.int32), graph.edge_index.cpu().numpy().astype(np.int32)
+        root = graph.resistance.detach().cpu().double().numpy() ** -0.5
+        place = np.concatenate([tail, head]), np.concatenate([edge, edge])
+        self.rows = coo_array((np.concatenate([-root, root]), place), shape=(graph.num_nodes, graph.num_edges)).tocsr()
+
+    def __call__(self, columns: int) -> Float[Tensor, "nodes columns"]:
+        """The next so many columns."""
+        wide, nodes = -(-columns // 4) * 4, self.graph.num_nodes
+        if native.active() is not None:
+            arrays = [torch.as_tensor(x) for x in (self.rows.indptr, self.rows.indices, self.rows.data)]
+            psi = torch.empty(nodes, wide, dtype=torch.float64)
+            native.call("ohm_noise", nodes, wide, self.drawn, self.seed, *arrays, self.QUANTILES, psi)
+        else:
+            psi = torch.as_tensor(self.rows @ self._gaussian(wide))
+        self.drawn += wide
+        return self.graph.center(psi[:, :columns].to(self.graph.device, self.graph.dtype))
+
+    def _gaussian(self, columns: int) -> Float[np.ndarray, "edges columns"]:
+        step = np.uint64(0x9E3779B97F4A7C15)
+        key = _mixed(np.uint64(self.seed) + np.arange(self.graph.num_edges, dtype=np.uint64) * step)
+        groups = np.arange(self.drawn // 4 + 1, (self.drawn + columns) // 4 + 1, dtype=np.uint64) * step
+        bits = _mixed(key[:, None] + groups)[..., None] >> np.arange(0, 64, 16, dtype=np.uint64) & np.uint64(0xFFFF)
+        return self.QUANTILES.numpy()[bits.reshape(-1, columns)].astype(np.float64)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64: random bits out of counters, the same as those of ``walks.c``."""
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return x ^ x >> np.uint64(31)
+
+
+def without_gradient(graph: Graph) -> Graph:
+    """The graph itself, for which much may be known, unless its resistances need a gradient."""
+    return graph if not graph.resistance.requires_grad else replace(graph, resistance=graph.resistance.detach())
+
+
+def _panel(graph: Graph, demands: int, request: Request) -> int:
+    """Demands that go through the engines together."""
+    made = make_plan(graph, demands, request.tol, request.method)
+    return max(PANEL, min((part.panel for part in made.parts), default=PANEL) // PANEL * PANEL)
+
+
+def _filtered(graph: Graph, psi: Float[Tensor, "nodes k"], h: tuple[float, ...]) -> Float[Tensor, "nodes k"]:
+    """``h(W D^-1) psi``, as ``W D^-1 = I - L D^-1``."""
+    scaled = prepared(graph, floor=math.inf)[0]
+    in_c, found = native.active() is not None and psi.device.type == "cpu", h[-1] * psi.double()
+    for coefficient in reversed(h[:-1]):
+        found = scaled.residual(found, scaled.root.square() * found, in_c=in_c).add_(psi, alpha=coefficient)
+    return graph.center(found.to(psi.dtype))
+
+
+def estimated(
+    graph: Graph,
+    local: Float[Tensor, " items"],
+    walks: LocalPart,
+    squares: Callable[[Float[Tensor, "nodes k"]], Float[Tensor, " items"]],
+    eps: float,
+    seed: int,
+    request: Request,
+) -> tuple[Answer, Bool[Tensor, " items"]]:
+    """``local`` plus what projections say of the rest, and which items are not within eps for sure.
+
+    ``squares`` makes of projected potentials the sum of their squares for every item. After a first panel the number of
+    projections follows from what it says of the remainders: as many as are worth more than solving for the worst items.
+    """
+    fixed = without_gradient(graph)
+    noise, total = _Noise(fixed, seed), torch.zeros(len(local), dtype=torch.float64, device=graph.device)
     worst: Answer | None = None
-    done, stopped = 0, False
+    done, wanted, looks, failure, stopped = 0, 2 * PANEL, 0, FAILURE, False
+    width = _panel(fixed, wanted, request)
+    unsure = torch.ones(len(local), dtype=torch.bool, device=graph.device)
     try:
-        for panel in _projected(graph, count, seed, Request(request.tol, request.method)):
+        while done < wanted and not stopped:
+            psi = _filtered(fixed, noise(min(width, wanted - done)), walks.filter)
+            panel = apply_pinv(fixed, psi, Request(request.tol, request.method))
             stopped = panel.stopped
             if stopped and done:
                 break  # those before it are whole
-            z = panel.value.float()
-            for part in torch.arange(len(u), device=graph.device).split(2**16):
-                total[part] += (z[u[part]] - z[v[part]]).square_().sum(1)
-            done += z.shape[1]
+            total += squares(panel.value)
+            done += psi.shape[1]
             worst = panel if worst is None or panel.residual > worst.residual else worst
             stopped = stopped or bool(request.progress and request.progress(done, worst.residual))
-            if stopped:
-                break
+            if done == wanted:
+                looks, failure = looks + 1, failure / 2  # every look at the numbers is a chance to be wrong
+                ratio = local * done / total.clamp(min=1e-300)
+                unsure = eps * ratio < excess(eps, done, len(local), failure)
+                wanted = _next(eps, done, ratio.sort().values.cpu().numpy(), failure / 2)
     except KeyboardInterrupt:
         if worst is None:
             raise
         stopped = True
     assert worst is not None
-    value = (total * (count / done)).to(graph.dtype)
-    short = stopped and done < count
-    note = f"estimated from {done} random projections" + (f" of {count}, stopped early" if short else "")
+    rest, short = total / done, stopped and bool(unsure.any())
+    low, high = interval(done, len(local), failure)
+    value = (local + rest).clamp(min=(1 - eps) * (local + rest / low)).clamp(max=(1 + eps) * (local + rest / high))
+    share = float((rest / (local + rest)).max()) if len(local) else 0.0
+    note = (
+        f"estimated within {eps:g}, all of them with probability {1 - FAILURE:g} by quantiles of chi squared, from {done} "
+    )
+    note += f"random projections of what walks of up to {walks.steps} steps leave, {share:.2g} of a value at most"
+    note += ", stopped early" if short else ""
     if worst.note and not worst.stopped:
         note = f"{note}; {worst.note}"
-    return replace(worst, value=value, note=note, stopped=short)
+    return replace(worst, value=value.to(graph.dtype), bound=None, note=note, stopped=short), unsure
 
 
 def resistive_embedding(
@@ -139,13 +252,21 @@ def resistive_embedding(
         check_tolerance(tol, method, METHODS)
         if dim < 1:
             raise ValueError(f"expected dim >= 1, got {dim}")
-        panels = list(_projected(found, dim, seed, Request(tol, method, progress, trace)))
+        panels = list(_embedded(found, dim, seed, Request(tol, method, progress, trace)))
         return replace(join(panels, torch.cat([panel.value for panel in panels], dim=1)), labels=asked.labels)
     check_tolerance(tol, method, ("auto", *ROOTS, "direct"))
     if found.width > SMALL:
         raise ValueError(f"expected dim= for graphs of more than {SMALL} nodes, got {found.width} nodes and no dim")
     answer = blockwise.matrices(found, lambda part: _roots(part, method, tol, trace))
     return replace(check_reached(answer, tol), labels=asked.labels)
+
+
+def _embedded(graph: Graph, dim: int, seed: int, request: Request) -> Iterator[Answer]:
+    """The columns of ``L^+ B Q / sqrt(dim)``, a panel of them at a time."""
+    fixed = without_gradient(graph)
+    noise, width = _Noise(fixed, seed), _panel(fixed, dim, request)
+    panels = (noise(min(width, dim - done)) / math.sqrt(dim) for done in range(0, dim, width))
+    return apply_in_turn(fixed, panels, request)
 
 
 def _roots(graph: Graph, method: str, tol: float, trace: bool) -> Answer:

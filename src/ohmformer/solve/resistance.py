@@ -1,8 +1,8 @@
 """Effective resistance, in every form it is asked for: pairs, edges, all pairs, and the sum of them all.
 
 Small graphs are answered from one inverse each (:mod:`ohmformer.solve.engines.cubing`); all edges of large ones out of a
-factor (:mod:`ohmformer.solve.selected`), pairs by one solve each, or estimated from random projections
-(:mod:`ohmformer.solve.projections`).
+factor (:mod:`ohmformer.solve.selected`), pairs by one solve each, or estimated from short walks and random projections
+(:mod:`ohmformer.solve.walks`, :mod:`ohmformer.solve.projections`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
 from ohmformer.solve.factor import look
-from ohmformer.solve.plan import LAYERS, METHODS, PANEL, SMALL, Plan, make_plan
-from ohmformer.solve.projections import estimated, projections
+from ohmformer.solve.plan import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, METHODS, PANEL, SMALL, Plan, make_plan
+from ohmformer.solve.projections import estimated, local_part_for, local_part_of_edges, projections_for, without_gradient
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn, apply_pinv
+from ohmformer.solve.walks import LocalPart
 
 
 def effective_resistance(
@@ -52,8 +53,11 @@ def effective_resistance(
     All edges of a large graph are answered exactly by selected inversion wherever the factor of its Laplacian is bearable,
     as on roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and
     from Foster's theorem. With ``eps`` the resistances of edges or pairs of other large graphs, or where it takes less time,
-    are estimated within ``1 +- eps``, all of them with probability 0.99, from random projections; such an estimate has no
-    gradient. Stopped early, it is made of those done.
+    are estimated within ``1 +- eps``, all of them with probability 0.99: what short walks tell is exact, the rest is
+    projected at random, as often as its measured size asks for, and the few for which that is too seldom are solved for.
+    ``note`` says what was done. Such an estimate has no gradient. Stopped early, it is made of the projections done. All
+    edges of a graph of more than 8,000 nodes whose factor is too large are estimated within 1 % if ``eps`` is not given,
+    unless its resistances need a gradient: then every edge is solved for, which takes long.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
@@ -84,16 +88,51 @@ def effective_resistance(
 
 
 def _estimated_or_solved(
-    graph: Graph, pairs: Int[Tensor, "pairs 2"], eps: float | None, seed: int, request: Request
+    graph: Graph,
+    pairs: Int[Tensor, "pairs 2"],
+    eps: float | None,
+    seed: int,
+    request: Request,
+    local: LocalPart | None = None,
 ) -> Answer:
-    """Resistances of pairs of nodes, estimated if that is allowed and less work."""
+    """Resistances of pairs of nodes, estimated if that is allowed and less work; ``local`` where it is known."""
     u, v = pairs.t()
     joined = graph.components[u] == graph.components[v]
-    if eps is not None and projections(eps, len(u)) < graph.num_nodes:
-        answer = estimated(graph, u, v, eps, seed, request)
-    else:
-        answer = _pairs(graph, u, v, joined, request)
+    few = graph.width <= SMALL or len(u) <= 4 * PANEL
+    if eps is not None and not few and not request.trace:
+        local = local_part_for(graph, pairs.t(), eps) if local is None else local
+        if projections_for(local, eps, len(u)) < min(graph.num_nodes, len(u)):
+            return _estimated(graph, u, v, joined, local, eps, seed, request)
+    answer = _pairs(graph, u, v, joined, request)
     return replace(answer, value=torch.where(joined, answer.value.clamp(min=0), torch.inf))
+
+
+def _estimated(
+    graph: Graph,
+    u: Tensor,
+    v: Tensor,
+    joined: Bool[Tensor, " pairs"],
+    local: LocalPart,
+    eps: float,
+    seed: int,
+    request: Request,
+) -> Answer:
+    """What walks tell plus squared distances of projected rows; pairs that this leaves unsure are solved for."""
+    mine = (joined & (u != v)).nonzero()[:, 0]
+    parts = [(u[some], v[some]) for some in mine.split(2**16)]
+
+    def squares(phi: Tensor) -> Tensor:
+        z = phi.float()
+        return torch.cat([z.new_zeros(0), *((z[a] - z[b]).square_().sum(1) for a, b in parts)])
+
+    answer, unsure = estimated(graph, local.between.to(graph.device)[mine], local, squares, eps, seed, request)
+    value = torch.where(joined, 0.0, torch.inf).to(graph.dtype).index_copy(0, mine, answer.value)
+    left = mine[unsure]
+    if answer.stopped or not len(left):
+        return replace(answer, value=value)
+    solved = _pair_by_pair(without_gradient(graph), u[left], v[left], Request(request.tol, request.method))
+    joint = join([answer, solved], value.index_copy(0, left, solved.value))
+    return replace(joint, method=answer.method, note=f"{answer.note}; {len(left)} solved for instead")
 
 
 # ---------------------------------------------------------------------------------------------------- all edges
@@ -101,35 +140,25 @@ def _estimated_or_solved(
 
 def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
     """Resistances of all edges: by selected inversion on large graphs whose factor is bearable, else as of any pairs."""
-    if graph.num_graphs == 1 and is_selected(graph, eps, request):
+    if graph.num_graphs > 1 and graph.width > SMALL:
+        return _edges_of_batch(graph, eps, seed, request)
+    if is_selected(graph, eps, request):
         answer = selected.edge_resistances(graph, request.tol)
         return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
-    if graph.num_graphs > 1 and graph.width > SMALL:
-        chosen = {}
-        for number in (graph.graph_sizes > SMALL).nonzero():
-            some = some_graphs(graph, number)
-            if is_selected(some, eps, request):
-                chosen[int(number)] = some
-        if chosen:
-            return _edges_of_batch(graph, chosen, eps, seed, request)
-    if eps is None and graph.width > DENSE:
-        raise ValueError(
-            f"expected eps= for all edges of a graph of more than {DENSE} nodes whose factor is too large, got "
-            f"{graph.width} nodes and none; eps=0.1 estimates them all, a tensor of pairs is solved exactly"
-        )
-    return _estimated_or_solved(graph, graph.edge_index.t(), eps, seed, request)
+    if eps is None and graph.width > DENSE and not needs_gradient(graph):
+        answer = _edges(graph, DEFAULT_EPS, seed, replace(request, tol=max(request.tol, 1e-3 * DEFAULT_EPS)))
+        return replace(answer, note=f"a factor would be too large, and eps was not given: {answer.note or 'solved for'}")
+    local = None if eps is None or graph.width <= SMALL else local_part_of_edges(graph, eps)
+    return _estimated_or_solved(graph, graph.edge_index.t(), eps, seed, request, local)
 
 
-def _edges_of_batch(graph: Graph, chosen: dict[int, Graph], eps: float | None, seed: int, request: Request) -> Answer:
-    """Resistances of all edges of a batch, those of the chosen graphs by selected inversion."""
-    answers = [_edges(some, eps, seed, request) for some in chosen.values()]
-    places = [graph.edges_of(torch.tensor([number], device=graph.device)) for number in chosen]
-    others = torch.tensor([i for i in range(graph.num_graphs) if i not in chosen], dtype=torch.long, device=graph.device)
-    if len(others):
-        answers.append(_edges(some_graphs(graph, others), eps, seed, request))
-        places.append(graph.edges_of(others))
-    values = torch.cat([a.value for a in answers])
-    return replace(join(answers, torch.zeros_like(values).index_copy(0, torch.cat(places), values)), plan=None)
+def _edges_of_batch(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
+    """Resistances of all edges of a batch: small graphs together, every other one on its own."""
+    small = (graph.graph_sizes <= SMALL).nonzero()[:, 0]
+    groups = [*(graph.graph_sizes > SMALL).nonzero(), *([small] if len(small) else [])]
+    answers = [_edges(some_graphs(graph, group), eps, seed, request) for group in groups]
+    places, values = torch.cat([graph.edges_of(group) for group in groups]), torch.cat([a.value for a in answers])
+    return replace(join(answers, torch.zeros_like(values).index_copy(0, places, values)), plan=None)
 
 
 def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
@@ -140,11 +169,18 @@ def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
     """
     if request.method not in ("auto", "direct") or request.trace or graph.width <= SMALL:
         return False
+    entries, demands = 2 * graph.num_edges + graph.num_nodes, math.inf if graph.width > DENSE else graph.num_nodes
+    if eps is not None:
+        demands = max(projections_for(local_part_of_edges(graph, eps), eps, graph.num_edges), 2 * PANEL)
+        if demands == 2 * PANEL and graph.width > DENSE and graph.num_edges > FEW_EDGES * graph.num_nodes:
+            return False  # the order of elimination would take about as long as the estimate
     pattern = look(graph)
-    if pattern is None or (eps is None and graph.width > DENSE):
-        return pattern is not None
-    demands = graph.num_nodes if eps is None else projections(eps, graph.num_edges)
-    return pattern.work <= LAYERS * demands * (2 * graph.num_edges + graph.num_nodes)
+    return pattern is not None and pattern.work <= max(LAYERS * demands * entries, LITTLE_WORK)
+
+
+def needs_gradient(graph: Graph) -> bool:
+    """Whether the answer is to be differentiated in the resistances."""
+    return torch.is_grad_enabled() and graph.resistance.requires_grad
 
 
 # ---------------------------------------------------------------------------------------------------- parts of a batch
@@ -285,13 +321,12 @@ def kirchhoff_index(
     whole = graph.ranks == graph.graph_sizes - 1
     if eps is None:
         request = Request(tol, method, progress)
-        needs_gradient = torch.is_grad_enabled() and graph.resistance.requires_grad
-        if not needs_gradient and is_selected(graph, None, request):
+        if not needs_gradient(graph) and is_selected(graph, None, request):
             answer = _trace_times_size(graph, tol)
             value = torch.where(whole, answer.value, torch.inf)
             return replace(answer, value=value if graph.batched else value[0])
         if graph.width > DENSE:
-            why = "whose resistances need a gradient" if needs_gradient else "whose factor is too large"
+            why = "whose resistances need a gradient" if needs_gradient(graph) else "whose factor is too large"
             raise ValueError(
                 f"expected eps= for the Kirchhoff index of a graph of more than {DENSE} nodes {why}, got {graph.width} "
                 "nodes and none; eps=0.1 estimates it"

@@ -147,11 +147,6 @@ def solve_question(named: NamedGraph, ask: Question) -> Solved:
 def in_flags(text: str, ask: Question, nodes: int) -> str:
     """Rephrase a sentence of the library, which names arguments of functions, in flags."""
     limit = re.search(r"(?:more than|at most) (\d+) nodes", text)
-    if limit and ask.task is Task.resistance and ask.pairs is None and "eps" in text:
-        return (
-            f"expected --eps or --pair for a graph of more than {limit[1]} nodes whose factor is too large, got {nodes} "
-            "nodes; --eps 0.1 estimates all edges, --pair A B answers single pairs exactly"
-        )
     if limit and ask.task is Task.all_pairs:
         return (
             f"expected at most {limit[1]} nodes for --task all-pairs, got {nodes}; "
@@ -171,15 +166,12 @@ def _resistance(named: NamedGraph, ask: Question) -> Solved:
     import torch
 
     import ohmformer as ohm
-    from ohmformer.solve.projections import projections
 
     graph, labels = named.graph, _labels(named)
     pairs: Any = "edges"
     if ask.pairs is not None:
         pairs = torch.tensor([[named.number(a), named.number(b)] for a, b in ask.pairs], dtype=torch.long)
-    count = graph.num_edges if ask.pairs is None else len(ask.pairs)
-    unit, total = ("projections", projections(ask.eps, count)) if ask.eps else ("layers", None)
-    with show_progress(unit, total) as progress:
+    with show_progress("projections" if ask.eps else "layers") as progress:
         answer = ohm.effective_resistance(graph, pairs, eps=ask.eps, progress=progress, **_certain(ask))
     found = {"effective_resistance": answer.value.numpy()}
     if ask.pairs is None:

@@ -144,6 +144,10 @@ static int eliminate(State *s, int64_t dense, double most, int32_t *order, doubl
     while (left > 0) {
         if (STOPPED) return WAS_STOPPED;
         while (s->head[lowest] < 0) lowest++;
+        if (*work + (double)left * lowest * lowest / 4 > most) { /* columns to come hold left * lowest / 2 entries or more */
+            *work += (double)left * lowest * lowest / 4;
+            return 0;
+        }
         const int32_t p = s->head[lowest];
         unlink_node(s, p);
         int64_t own = s->weight[p], joined = 0;
