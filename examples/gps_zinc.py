@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch_geometric.datasets import ZINC
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 
-from ohmformer.encoding import LinearTransformerPE
+from ohmformer.encoding import AddSpectrum, LinearTransformerPE
 
 ATOMS = 28
 
@@ -24,23 +25,23 @@ ATOMS = 28
 class GPS(nn.Module):
     """Atoms and the encoding in, one number per molecule out."""
 
-    def __init__(self, channels: int = 64, pe_dim: int = 8, layers: int = 5) -> None:
+    def __init__(self, channels: int = 64, pe_dim: int = 16, layers: int = 5) -> None:
         super().__init__()
         self.atom = nn.Embedding(ATOMS, channels - pe_dim)
         self.bond = nn.Embedding(4, channels)
-        self.pe = LinearTransformerPE(pe_dim)  # every node its own demand: no preprocessing, no signs, any node order
-        self.pe_norm = nn.BatchNorm1d(pe_dim)
+        self.pe = LinearTransformerPE(pe_dim, read=("nodes", "edges"))  # no signs, any order of nodes
+        self.edge_pe = nn.Linear(pe_dim, channels)
         self.convs = nn.ModuleList(GPSConv(channels, GINEConv(mlp(channels, channels)), heads=4) for _ in range(layers))
         self.head = mlp(channels, 1)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
-        """The encoding beside the atoms, then GPS layers, then a sum over each molecule."""
-        encoding = self.pe_norm(self.pe(edge_index, batch=batch, num_nodes=len(x)))
-        x = torch.cat([self.atom(x.squeeze(-1)), encoding], dim=1)
-        edge_attr = self.bond(edge_attr)
+    def forward(self, data: Any) -> Tensor:
+        """The encoding beside atoms and bonds, then GPS layers, then a sum over each molecule."""
+        nodes, edges = self.pe(data)
+        x = torch.cat([self.atom(data.x.squeeze(-1)), nodes], dim=1)
+        edge_attr = self.bond(data.edge_attr) + self.edge_pe(edges)
         for conv in self.convs:
-            x = conv(x, edge_index, batch, edge_attr=edge_attr)
-        return self.head(global_add_pool(x, batch)).squeeze(-1)
+            x = conv(x, data.edge_index, data.batch, edge_attr=edge_attr)
+        return self.head(global_add_pool(x, data.batch)).squeeze(-1)
 
 
 def mlp(channels: int, out: int) -> nn.Sequential:
@@ -55,7 +56,7 @@ def run(model: GPS, loader: DataLoader, device: str, optimizer: torch.optim.Opti
     with torch.set_grad_enabled(optimizer is not None):
         for data in loader:
             data = data.to(device)
-            loss = (model(data.x, data.edge_index, data.edge_attr, data.batch) - data.y).abs().mean()
+            loss = (model(data) - data.y).abs().mean()
             if optimizer is not None:
                 optimizer.zero_grad()
                 loss.backward()
@@ -83,7 +84,7 @@ def freesolv() -> dict[str, Sequence[Data]]:
             u, v, kind = torch.tensor(bonds).t()
             index = torch.stack([torch.cat([u, v]), torch.cat([v, u])])
             x = torch.tensor(atoms)[:, None]
-            graphs.append(Data(x=x, edge_index=index, edge_attr=torch.cat([kind, kind]), y=y[None]))
+            graphs.append(AddSpectrum()(Data(x=x, edge_index=index, edge_attr=torch.cat([kind, kind]), y=y[None])))
     assert len(types) <= ATOMS
     parts = {"train": range(8), "val": [8], "test": [9]}
     return {name: [g for i, g in enumerate(graphs) if i % 10 in part] for name, part in parts.items()}
@@ -100,20 +101,21 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     splits = ("train", "val", "test")
-    sets = freesolv() if arguments.offline else {s: ZINC(arguments.root, subset=True, split=s) for s in splits}
+    kept = {"subset": True, "pre_transform": AddSpectrum()}  # once for every molecule, not in every step
+    sets = freesolv() if arguments.offline else {s: ZINC(arguments.root, split=s, **kept) for s in splits}
     loaders = {split: DataLoader(data, batch_size=32, shuffle=split == "train") for split, data in sets.items()}
     model = GPS().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-5)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, arguments.epochs)
-    best, kept = float("inf"), {}
+    best, weights = float("inf"), {}
     for epoch in range(arguments.epochs):
         train = run(model, loaders["train"], device, optimizer)
         valid = run(model, loaders["val"], device)
         schedule.step()
         if valid < best:
-            best, kept = valid, {name: value.clone() for name, value in model.state_dict().items()}
+            best, weights = valid, {name: value.clone() for name, value in model.state_dict().items()}
         print(f"epoch {epoch:3d}  train {train:.4f}  validation {valid:.4f}")
-    model.load_state_dict(kept)
+    model.load_state_dict(weights)
     print(f"test error of the best validation epoch: {run(model, loaders['test'], device):.4f}")
 
 

@@ -54,7 +54,9 @@ def batch(x=None):
     return made
 
 
-@pytest.mark.parametrize("options", ["", "evolve: true", "phi0: features", "pretrained: zinc", "raw_norm_type: none"])
+@pytest.mark.parametrize(
+    "options", ["", "evolve: true, phi0: diagonal", "phi0: features", "pretrained: zinc", "raw_norm_type: none"]
+)
 def test_a_config_names_the_encoder_and_it_trains(configured, options):
     model = configured("OhmPE", options)
     prediction, truth = model(batch())

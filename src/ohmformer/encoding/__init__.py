@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ohmformer.encoding.pairs import PairwiseBias, pairwise
-    from ohmformer.encoding.pe import LinearTransformerPE, paper_parameters
+    from ohmformer.encoding.paper import paper_parameters
+    from ohmformer.encoding.pe import LinearTransformerPE
     from ohmformer.encoding.transforms import (
         AddEdgeHeat,
         AddEdgeResistance,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         AddLinearTransformerPE,
         AddResistancePE,
         AddResistiveEmbeddingPE,
+        AddSpectrum,
     )
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "AddLinearTransformerPE",
     "AddResistancePE",
     "AddResistiveEmbeddingPE",
+    "AddSpectrum",
     "LinearTransformerPE",
     "PairwiseBias",
     "pairwise",
@@ -37,7 +40,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "transforms" if name.startswith("Add") else "pairs" if name.lower().startswith("pairwise") else "pe"
+    homes = {"Add": "transforms", "Pai": "pairs", "pai": "pairs", "pap": "paper", "Lin": "pe"}
+    home = homes[name[:3]]
     return getattr(import_module(f"{__name__}.{home}"), name)
 
 

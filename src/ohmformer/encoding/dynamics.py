@@ -91,19 +91,6 @@ def fixed_layers(
 # ---------------------------------------------------------------------------------------------------- B evolving
 
 
-class FixedState:
-    """A fixed B, seen through N; under l1 degrees the first layer normalises it, which multiplies N by ``after_first``."""
-
-    def __init__(self, seen: Float[Tensor, "graphs width width"], after_first: Float[Tensor, " graphs"] | None) -> None:
-        self.seen, self.after_first = seen, after_first
-
-    def move(self, layer: Layer, similarity: Tensor) -> None:
-        """Normalise B, which changes it once only."""
-        if self.after_first is not None:
-            self.seen = self.seen * self.after_first[:, None, None]
-            self.after_first = None
-
-
 class GramState:
     """B as ``G = B B^T = D^1/2 N D^1/2``: no edge axis. D is the diagonal of G, whose trace is one."""
 
@@ -163,7 +150,7 @@ def _sum(x: Tensor, a: Any, y: Tensor, b: Any) -> Tensor:
 
 
 def moving_layers(
-    state: FixedState | GramState | IncidenceState, phi: Float[Tensor, "graphs columns width"], layers: Sequence[Layer]
+    state: GramState | IncidenceState, phi: Float[Tensor, "graphs columns width"], layers: Sequence[Layer]
 ) -> Float[Tensor, "graphs columns width"]:
     """Return Phi after all layers that move B; the last one leaves B alone, as no layer reads it. Any number of columns."""
     repeats = phi.shape[1] // len(layers[0].value)

@@ -8,7 +8,8 @@ says that the kernel supports the input.
 engine               for                                                    native variant
 ===================  =====================================================  ==========================================
 :func:`on_spectra`   every node its own demand, B fixed                     the layers on eigenvalues, with gradients
-:func:`on_squares`   every node its own demand, otherwise                   none
+:func:`on_matrices`  the same, where weights of edges have gradients        none
+:func:`on_squares`   every node its own demand, B evolving                  none
 :func:`on_blocks`    other starts, graphs up to 40 nodes or B evolving      :func:`graph_by_graph`, without gradients
 :func:`on_rows`      other starts, larger graphs, B fixed                   :func:`graph_by_graph`, without gradients
 ===================  =====================================================  ==========================================
@@ -23,10 +24,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ohmformer.encoding.dynamics import Layer, fixed_layers, moving_layers, sparse_layers, unit
+from ohmformer.encoding.dynamics import TINY, Layer, fixed_layers, moving_layers, sparse_layers, unit
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, sparse_graphs
 from ohmformer.encoding.kernels import run_layers, supports_layers
-from ohmformer.encoding.on_spectrum import spectral_layers
+from ohmformer.encoding.on_spectrum import on_spectrum
+from ohmformer.encoding.spectra import Spectra
 
 MOST_NODES = 8000
 """Nodes up to which a graph may be given nodes x nodes numbers."""
@@ -80,12 +82,11 @@ def choose(problem: Problem) -> list[tuple[Engine, Int[Tensor, " chosen"]]]:
     """Return the engines to be used, each with the numbers of the graphs that it is to take."""
     pairs, start = problem.pairs, problem.start
     graph = pairs.graph
-    if (problem.evolve or start is None) and graph.width > MOST_NODES:
-        what = "evolve=True" if problem.evolve else "phi0='diagonal' (phi0='features' and 'random' take any)"
-        raise ValueError(f"expected graphs of at most {MOST_NODES} nodes with {what}, got one of {graph.width}")
+    if problem.evolve and graph.width > MOST_NODES:
+        raise ValueError(f"expected graphs of at most {MOST_NODES} nodes with evolve=True, got one of {graph.width}")
     every = torch.arange(graph.num_graphs, device=graph.device)
     if start is None:
-        return [(on_squares if problem.evolve or pairs.weight.requires_grad else on_spectra, every)]
+        return [(on_squares, every)]
     if supports_layers(pairs, start, problem.layers, evolve=problem.evolve):
         return [(graph_by_graph, every)]
     if problem.evolve or graph.width <= SPARSE_FROM:
@@ -95,18 +96,54 @@ def choose(problem: Problem) -> list[tuple[Engine, Int[Tensor, " chosen"]]]:
     return [(engine, graphs) for engine, graphs in parts if len(graphs)]
 
 
-def on_spectra(problem: Problem) -> Float[Tensor, "nodes channels"]:
+Read = Callable[[Tensor, Tensor], Tensor]
+"""From pairs of nodes (u, v) to ``p_c(N)_uv`` of every channel."""
+
+
+def functions_of(pairs: Pairs, weights: Float[Tensor, "layers rows channels"], *, restore: bool) -> Read:
+    """Return the channels as functions of N, which can be read at pairs of nodes: every node is its own demand, B fixed."""
+    if pairs.graph.width > MOST_NODES:
+        raise ValueError(
+            f"expected graphs of at most {MOST_NODES} nodes with phi0='walks' or 'diagonal' (phi0='features' and 'random' "
+            f"take any), got one of {pairs.graph.width}"
+        )
+    if torch.is_grad_enabled() and pairs.weight.requires_grad:
+        read, kind = on_matrices(pairs, weights.to(pairs.weight.dtype), restore=restore), weights.dtype
+        return lambda u, v: read(u, v).to(kind)
+    after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
+    return on_spectra(Spectra.of(pairs, weights.dtype), weights, after, restore=restore)
+
+
+def on_spectra(spectra: Spectra, weights: Tensor, after_first: Tensor | None, *, restore: bool) -> Read:
     """Run layers that leave B alone on the eigenvalues of every graph: every node is its own demand."""
-    graphs = SmallGraphs.of(problem.pairs)
-    done = [problem.layers[0].value.new_zeros(0, problem.channels)]
+    p = on_spectrum(spectra.values, spectra.start, spectra.owner, weights, after_first, restore=restore)
+    return lambda u, v: spectra.read(p, u, v)
+
+
+def on_matrices(pairs: Pairs, weights: Tensor, *, restore: bool) -> Read:
+    """Run the layers of :func:`on_spectra` on matrices, through which weights of edges have gradients."""
+    graphs, channels = SmallGraphs.of(pairs), weights.shape[2]
+    done = [weights.new_zeros(0, channels)]
     for block in graphs.layout.blocks:
-        phi = spectral_layers(block.of(graphs.buffer), block.node >= 0, problem.layers, graphs.after_first(block))
-        done.append(phi.reshape(-1, problem.channels))
-    return torch.cat(done).index_select(0, graphs.layout.row)
+        seen, real, after = block.of(graphs.buffer), block.node >= 0, graphs.after_first(block)
+        size = real.sum(1).to(seen)[:, None, None, None]
+        eye = torch.diag_embed(real.to(seen))[:, None]
+        scale, phi = size.sqrt(), (eye / size.clamp(min=1).sqrt()).expand(-1, channels, -1, -1)
+        for l, w in enumerate(weights):
+            if l == 1 and after is not None:
+                seen = seen * after[:, None, None]
+            squares = torch.einsum("gcij,ck->gkij", phi @ phi, w[:channels])
+            phi = phi @ (squares + seen[:, None] * w[channels, :, None, None] + eye * w[channels + 1, :, None, None])
+            square = phi.square().sum((2, 3), keepdim=True) + TINY
+            phi = phi * square.rsqrt()
+            scale = scale * square.sqrt() if restore else scale
+        done.append((phi * scale).permute(0, 2, 3, 1).reshape(-1, channels))
+    entries = torch.cat(done)
+    return lambda u, v: entries.index_select(0, graphs.layout.index(u, v))
 
 
 def on_squares(problem: Problem) -> Float[Tensor, "nodes channels"]:
-    """Run layers on nodes x nodes numbers per channel, which start as the identity, and return their diagonals."""
+    """Run layers that move B on nodes x nodes numbers per channel, which start as the identity; return their diagonals."""
     graphs, channels = SmallGraphs.of(problem.pairs), problem.channels
     value = problem.layers[0].value
     done = [value.new_zeros(0, channels)]
@@ -114,8 +151,7 @@ def on_squares(problem: Problem) -> Float[Tensor, "nodes channels"]:
         real = block.node >= 0
         eye = torch.diag_embed(real.to(value))
         phi = unit(eye[:, None].expand(-1, channels, -1, -1).flatten(1, 2), channels)
-        state = graphs.state(block) if problem.evolve else graphs.fixed_state(block)
-        phi = moving_layers(state, phi, problem.layers).unflatten(1, (channels, -1))
+        phi = moving_layers(graphs.state(block), phi, problem.layers).unflatten(1, (channels, -1))
         phi = phi.diagonal(dim1=2, dim2=3).mT * real.sum(1)[:, None, None].to(phi).sqrt()
         done.append(phi.reshape(-1, channels))
     return torch.cat(done).index_select(0, graphs.layout.row)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ohmformer.encoding.dynamics import CHUNK, FixedState, GramState, IncidenceState, SparseGraphs, inverse_root
+from ohmformer.encoding.dynamics import CHUNK, GramState, IncidenceState, SparseGraphs, inverse_root
 from ohmformer.graph import Graph
 from ohmformer.graph.blocks import ENTRIES, Block, Blocks
 from ohmformer.graph.edges import check_directions_agree, lists_both_directions
@@ -35,6 +35,8 @@ class Pairs:
     weight: Float[Tensor, " pairs"]
     l1: bool
     """Whether degrees are ``sum_j |B_ij|``; then every edge is listed once."""
+    combinatorial: bool = False
+    """Whether N is ``L / max_i L_ii``: every node is divided by the largest degree of its graph."""
 
     @property
     def u(self) -> Int[Tensor, " pairs"]:
@@ -48,14 +50,17 @@ class Pairs:
 
     @cached_property
     def degree(self) -> Float[Tensor, " nodes"]:
-        """The diagonal of D: ``sum_j |B_ij|`` or, for Gram degrees, ``sum_j B_ij^2``."""
-        weight = self.weight.sqrt() if self.l1 else self.weight
-        return self._sum_at_nodes(weight)
+        """The diagonal of D: ``sum_j |B_ij|`` or, for Gram degrees, ``sum_j B_ij^2``; for L itself the largest of these."""
+        degree = self._sum_at_nodes(self.weight.sqrt() if self.l1 else self.weight)
+        if not self.combinatorial:
+            return degree
+        none = degree.new_zeros(self.graph.num_graphs)
+        return none.scatter_reduce(0, self.graph.batch, degree, "amax").index_select(0, self.graph.batch)
 
     @cached_property
     def gram_degree(self) -> Float[Tensor, " nodes"]:
         """The diagonal of L."""
-        return self._sum_at_nodes(self.weight) if self.l1 else self.degree
+        return self._sum_at_nodes(self.weight) if self.l1 or self.combinatorial else self.degree
 
     def _sum_at_nodes(self, weight: Tensor) -> Tensor:
         """Add the weights of all pairs up at both of their nodes."""
@@ -74,7 +79,9 @@ class Pairs:
     @cached_property
     def diagonal(self) -> Float[Tensor, " nodes"]:
         """The diagonal of N."""
-        return self.gram_degree * self.root.square() if self.l1 else (self.degree > 0).to(self.weight.dtype)
+        if self.l1 or self.combinatorial:
+            return self.gram_degree * self.root.square()
+        return (self.degree > 0).to(self.weight.dtype)
 
     @cached_property
     def incidence_norm(self) -> Float[Tensor, " graphs"]:
@@ -86,7 +93,8 @@ class Pairs:
         """Take some graphs, given in ascending order, as a batch of their own; also the old numbers of their nodes."""
         chosen = torch.zeros(self.graph.num_graphs, dtype=torch.bool, device=which.device).index_fill(0, which, True)
         mine = chosen[self.graph.batch[self.u]]
-        return Pairs(self.graph.select(which), self.weight[mine], self.l1), chosen[self.graph.batch].nonzero()[:, 0]
+        pairs = Pairs(self.graph.select(which), self.weight[mine], self.l1, self.combinatorial)
+        return pairs, chosen[self.graph.batch].nonzero()[:, 0]
 
 
 def read_pairs(
@@ -97,6 +105,7 @@ def read_pairs(
     *,
     l1: bool,
     dtype: torch.dtype,
+    combinatorial: bool = False,
 ) -> Pairs:
     """Check the edges of one graph or of a batch; a ValueError says in one sentence what is wrong with them."""
     _check_edge_index(edge_index)
@@ -122,7 +131,7 @@ def read_pairs(
     if l1:
         edge_index, weight = _merge_parallel(edge_index, weight, nodes, both_directions)
     graph = Graph(edge_index, torch.ones_like(weight.detach()), batch, graphs, True)
-    return Pairs(graph, weight, l1)
+    return Pairs(graph, weight, l1, combinatorial)
 
 
 def _check_edge_index(edge_index: Any) -> None:
@@ -209,10 +218,6 @@ class SmallGraphs:
         if self.pairs.l1:
             return self._incidence_state(block)
         return GramState(block.of(self.buffer), self.on_nodes(self.pairs.gram_degree, block))
-
-    def fixed_state(self, block: Block) -> FixedState:
-        """Return B of one block, for layers that leave it as it is."""
-        return FixedState(block.of(self.buffer), self.after_first(block))
 
     def after_first(self, block: Block) -> Float[Tensor, " graphs"] | None:
         """Return what multiplies N from the second layer on, where B is normalised but not moved; None for Gram degrees."""

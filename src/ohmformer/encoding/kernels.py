@@ -25,7 +25,8 @@ def supports(kernel: str, arrays: Iterable[Tensor], constants: Iterable[Tensor],
         sizes: must not exceed the limits of the same names.
     """
     return (
-        native.active() is not None
+        not torch.compiler.is_compiling()
+        and native.active() is not None
         and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in arrays)
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in constants))
         and all(sizes[name] <= most for name, most in native.KERNELS[kernel].limits.items())
@@ -39,7 +40,7 @@ def supports_layers(pairs: Pairs, start: Float[Tensor, "nodes channels"], layers
         "channels": start.shape[1], "evolving_nodes": pairs.graph.width if evolve else 0, "nodes": pairs.graph.width,
         "edges": len(pairs.weight),
     }  # fmt: skip
-    return not pairs.l1 and supports("ohm_encode", arrays, arrays, **sizes)
+    return not (pairs.l1 or pairs.combinatorial) and supports("ohm_encode", arrays, arrays, **sizes)
 
 
 def run_layers(

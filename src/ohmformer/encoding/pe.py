@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -13,13 +14,21 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ohmformer.encoding import saving
+from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together
 from ohmformer.encoding.dynamics import Layer
-from ohmformer.encoding.engines import Problem, encode
+from ohmformer.encoding.engines import Problem, Read, encode, functions_of, on_spectra
 from ohmformer.encoding.inputs import Pairs, read_pairs
+from ohmformer.encoding.norm import RunningNorm
+from ohmformer.encoding.on_spectrum import weights_of
+from ohmformer.encoding.paper import sizes_of
+from ohmformer.encoding.spectra import KEPT, Spectra, every_pair, kept_spectra
 
 Function = TypeVar("Function", bound=Callable)
 
-STARTS = ("diagonal", "features", "random", "index")
+SAMPLED = (
+    "the encoding of a sampled subgraph is not that of its nodes in the whole graph: encode the whole graph once and take "
+    "rows n_id of it"
+)
 
 
 def _untraced(function: Function) -> Function:
@@ -41,17 +50,23 @@ class LinearTransformerPE(nn.Module):
 
     What the answer depends on is the choice of ``phi0``:
 
-    - ``"diagonal"``: every node is its own demand and reads its own answer, the diagonal of a learned function of L.
-      Deterministic, moves with the nodes when they are renumbered, and needs no node features; for graphs of up to 8,000
-      nodes.
+    - ``"walks"``, the default and the best we know: every node is its own demand, so that a channel is a learned function of
+      N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c begins as a random walk of c steps, and the norms that
+      layers divide by are given back. Deterministic, moves with the nodes, needs no node features. 16 channels, 16 groups.
+    - ``"diagonal"``: the same with channels that begin as diffusions and keep norm one; this and all below 8 channels, three
+      groups looped three times, as in the paper.
     - ``"features"``: a linear map of ``x``. Deterministic, moves with the nodes.
     - ``"random"``: Gaussian columns. In training fresh ones in every call and process; in evaluation those of ``seed``, by
       the node's place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
     - ``"index"``: a trained table by the node's place in its graph, as in the authors' experiments. It reads the numbering
-      of the nodes: for reproduction only. Places beyond the table wrap around.
+      of the nodes: for reproduction only, see :meth:`paper`. Places beyond the table wrap around.
 
     Args:
-        dim: numbers per node that come out.
+        dim: numbers that come out for every node (edge, pair).
+        read: what is encoded, ``"nodes"``, ``"edges"`` or ``"pairs"``, or several of them, which are then returned as a
+            tuple; edges and pairs for ``walks`` and ``diagonal``.
+        norm: ``"running"``, channels are normalised by running means and spreads before M; None for none.
+        laplacian: ``"normalized"``, N as above; or ``"combinatorial"``, L over its graph's largest degree.
         hidden: channels k of Phi.
         groups: sets of weights.
         loops: how often each is applied in a row.
@@ -64,18 +79,21 @@ class LinearTransformerPE(nn.Module):
         seed: of the initial weights and of random starts.
 
     >>> edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-    >>> LinearTransformerPE(dim=4)(edges, num_nodes=3).shape
-    torch.Size([3, 4])
+    >>> LinearTransformerPE(dim=16)(edges, num_nodes=3).shape
+    torch.Size([3, 16])
     """
 
     def __init__(
         self,
         dim: int,
         *,
-        hidden: int = 8,
-        groups: int = 3,
-        loops: int = 3,
-        phi0: str = "diagonal",
+        read: str | Sequence[str] = "nodes",
+        norm: str | None = "running",
+        laplacian: str = "normalized",
+        hidden: int | None = None,
+        groups: int | None = None,
+        loops: int | None = None,
+        phi0: str = "walks",
         evolve: bool = False,
         degrees: str = "gram",
         in_features: int | None = None,
@@ -84,18 +102,16 @@ class LinearTransformerPE(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, value in {"dim": dim, "hidden": hidden, "groups": groups, "loops": loops, "draws": draws}.items():
-            if value < 1:
-                raise ValueError(f"expected {name} >= 1, got {value}")
-        if phi0 not in STARTS:
-            raise ValueError(f"expected phi0 among {', '.join(STARTS)}, got {phi0!r}")
-        if degrees not in ("gram", "l1"):
-            raise ValueError(f"expected degrees='gram' or 'l1', got {degrees!r}")
-        if (phi0 == "features") != (in_features is not None):
-            raise ValueError(f"expected in_features= with phi0='features' and only there, got {in_features} with {phi0!r}")
-        if (phi0 == "index") != (max_nodes is not None):
-            raise ValueError(f"expected max_nodes= with phi0='index' and only there, got {max_nodes} with {phi0!r}")
+        self.reads = (read,) if isinstance(read, str) else tuple(read)
+        self.functions = phi0 in SPECTRAL and not evolve
+        """Whether channels are functions of N."""
+        usual = (16, 16, 1) if phi0 == "walks" else (8, 3, 3)
+        hidden, groups, loops = (y if x is None else x for x, y in zip((hidden, groups, loops), usual, strict=True))
+        check_counts(dim=dim, hidden=hidden, groups=groups, loops=loops, draws=draws)
+        check_choices(phi0=phi0, degrees=degrees, norm=norm, laplacian=laplacian)
+        check_together(self.reads, phi0, evolve, laplacian, in_features, max_nodes)
         self.dim, self.hidden, self.groups, self.loops = dim, hidden, groups, loops
+        self.read, self.norm, self.laplacian = read if isinstance(read, str) else self.reads, norm, laplacian
         self.phi0, self.evolve, self.degrees = phi0, evolve, degrees
         self.in_features, self.max_nodes, self.draws, self.seed = in_features, max_nodes, draws, seed
         self.scalars = nn.Parameter(torch.empty(groups, 8))
@@ -103,7 +119,10 @@ class LinearTransformerPE(nn.Module):
         self.value = nn.Parameter(torch.empty(groups, hidden))
         self.query = nn.Parameter(torch.empty(groups, hidden))
         self.key = nn.Parameter(torch.empty(groups, hidden))
-        self.readout = nn.Parameter(torch.empty(dim, hidden))
+        self.readout: Any = nn.Parameter(torch.empty(dim, hidden)) if "nodes" in self.reads else None
+        self.edge_readout = nn.Parameter(torch.empty(dim, hidden)) if "edges" in self.reads else None
+        self.pair_readout = nn.Parameter(torch.empty(dim, hidden)) if "pairs" in self.reads else None
+        self.norms = nn.ModuleDict({name: RunningNorm(hidden) for name in self.reads} if norm else {})
         self.table = nn.Parameter(torch.empty(max_nodes, hidden)) if max_nodes is not None else None
         self.embed = _linear(in_features, hidden) if in_features is not None else None
         if phi0 == "random":
@@ -118,24 +137,27 @@ class LinearTransformerPE(nn.Module):
 
         >>> [sum(p.numel() for p in LinearTransformerPE.paper(name).parameters()) for name in ("zinc", "qm9")]
         [440, 192]
-        >>> {k: v for k, v in paper_parameters("zinc").items()}
-        {'index table': 296, 'read-out M': 48, 'layers': 96, 'factors of other scalars': 12, 'never used': 36}
         """
-        if dataset not in _PAPER:
-            raise ValueError(f"expected dataset 'zinc' or 'qm9', got {dataset!r}")
-        dim, nodes = _PAPER[dataset]
-        return cls(dim, phi0="index", evolve=True, degrees="l1", max_nodes=nodes)
+        dim, nodes = sizes_of(dataset)
+        return cls(dim, norm=None, phi0="index", evolve=True, degrees="l1", max_nodes=nodes)
 
     @property
     def config(self) -> dict[str, Any]:
         """The arguments of ``__init__`` that make a model of this shape."""
         names = (
-            "dim", "hidden", "groups", "loops", "phi0", "evolve", "degrees", "in_features", "max_nodes", "draws", "seed",
+            "dim", "read", "norm", "laplacian", "hidden", "groups", "loops", "phi0", "evolve", "degrees", "in_features",
+            "max_nodes", "draws", "seed",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def reset_parameters(self) -> None:
-        """Draw initial weights: channels are diffusions of different speed, ``Phi <- Phi - t N Phi``, that weakly repel."""
+        """Draw initial weights.
+
+        Channels are diffusions of different speed, ``Phi <- Phi - t N Phi``, that weakly repel. With ``walks`` nothing is
+        drawn: channel c takes the step ``Phi <- Phi - N Phi`` in its share of the groups and rests in the others, so that it
+        is ``(I - N)^c`` where there are as many groups as channels; channels do not interact yet. M is the identity if it is
+        square.
+        """
         draw = torch.Generator().manual_seed(self.seed)
 
         def noise(*shape: int) -> Tensor:
@@ -146,7 +168,19 @@ class LinearTransformerPE(nn.Module):
             self.value.copy_(-torch.linspace(0.1, 0.9, self.hidden) + 0.02 * noise(self.groups, self.hidden))
             for weight in (self.query, self.key):
                 weight.copy_(0.3 + 0.02 * noise(self.groups, self.hidden))
-            self.readout.copy_(noise(self.dim, self.hidden) / math.sqrt(self.hidden))
+            for readout in (self.readout, self.edge_readout, self.pair_readout):
+                if readout is not None:
+                    readout.copy_(noise(self.dim, self.hidden) / math.sqrt(self.hidden))
+            if self.phi0 == "walks":
+                group, channel = torch.arange(1, self.groups + 1), torch.arange(1, self.hidden + 1)
+                self.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(self.groups, 8))
+                self.key.zero_()
+                self.value.copy_(-(group[:, None] * self.hidden <= channel * self.groups).float())
+                for readout in (self.readout, self.edge_readout, self.pair_readout):
+                    if readout is not None and self.dim == self.hidden:
+                        readout.copy_(torch.eye(self.dim))
+            for norm in self.norms.values():
+                cast(RunningNorm, norm).reset_running_stats()
             if self.table is not None:
                 self.table.copy_(nn.functional.normalize(noise(len(self.table), self.hidden), dim=0))
             if self.embed is not None:
@@ -155,7 +189,6 @@ class LinearTransformerPE(nn.Module):
 
     # ------------------------------------------------------------------------------------------------ forward
 
-    @_untraced
     def forward(
         self,
         edge_index: Int[Tensor, "2 edges"] | Any,
@@ -164,8 +197,12 @@ class LinearTransformerPE(nn.Module):
         num_nodes: int | None = None,
         x: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "nodes dim"]:
-        """Return the encoding of every node, ``(num_nodes, dim)``.
+        spectrum: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> Any:
+        """Return what ``read`` names.
+
+        The encoding of every node, ``(num_nodes, dim)``, of every column of ``edge_index``, ``(edges, dim)``, or of all
+        pairs of nodes of each graph, ``(graphs, width, width, dim)`` with zeros on padding.
 
         Args:
             edge_index: PyG's, every edge in both directions or every edge once, in any order; or a whole PyG ``Data`` or
@@ -175,33 +212,100 @@ class LinearTransformerPE(nn.Module):
             num_nodes: how many; otherwise the length of ``batch``, of ``x``, or the largest node number plus one.
             x: node features, for ``phi0="features"``.
             generator: draws random starts.
+            spectrum: what ``AddSpectrum`` keeps in the data, ``(spectrum_values, spectrum_vectors, spectrum_check)``.
 
         >>> from torch_geometric.data import Data
         >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
-        >>> LinearTransformerPE(dim=4)(path).shape
-        torch.Size([3, 4])
+        >>> [x.shape for x in LinearTransformerPE(dim=4, read=("nodes", "edges"))(path)]
+        [torch.Size([3, 4]), torch.Size([4, 4])]
         """
         if hasattr(edge_index, "edge_index"):
             data: Any = edge_index
+            if "n_id" in data:
+                warnings.warn(SAMPLED, stacklevel=2)
             edge_index = data.edge_index
             edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in data else edge_weight
             batch = getattr(data, "batch", None) if batch is None else batch
             num_nodes = data.num_nodes if num_nodes is None else num_nodes
             x = data.x if x is None and self.phi0 == "features" else x
+            spectrum = tuple(data[name] for name in KEPT) if spectrum is None and KEPT[0] in data else spectrum  # pyright: ignore
+        if spectrum is None or not self.functions or (edge_weight is not None and edge_weight.requires_grad):
+            return self._compute(edge_index, edge_weight, batch, num_nodes, x, generator)
+        nodes = len(spectrum[0])
+        if num_nodes is not None and num_nodes != nodes:
+            raise ValueError(f"expected the spectra of {num_nodes} nodes, got those of {nodes}: use AddSpectrum again")
+        batch = torch.zeros(nodes, dtype=torch.long, device=spectrum[0].device) if batch is None else batch
+        return self.on(kept_spectra(spectrum, edge_index, edge_weight, batch, self.laplacian, self.degrees), edge_index)
+
+    def on(self, spectra: Spectra, edge_index: Int[Tensor, "2 edges"]) -> Any:
+        """Return what :meth:`forward` does for graphs whose spectra are known."""
+        read = on_spectra(spectra, self._weights(), None, restore=self.phi0 == "walks")
+        return self._read(read, edge_index, spectra.start, spectra.owner)
+
+    @_untraced
+    def _compute(
+        self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None, x: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Any:  # fmt: skip
+        """Encode graphs of which nothing was kept."""
         if num_nodes is None and batch is None and x is not None:
             num_nodes = len(x)
-        pairs = read_pairs(edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=self.scalars.dtype)
+        kind = torch.float64 if self.functions and self.scalars.device.type != "mps" else self._dtype
+        pairs = read_pairs(
+            edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=kind,
+            combinatorial=self.laplacian == "combinatorial",
+        )  # fmt: skip
         if pairs.graph.device != self.scalars.device:
             raise ValueError(
                 f"expected edge_index and the encoding on one device, got {pairs.graph.device} and {self.scalars.device}"
             )
         with torch.autocast(self.scalars.device.type, enabled=False):
+            if self.functions:
+                found = functions_of(pairs, self._weights(), restore=self.phi0 == "walks")
+                start = torch.cat([pairs.graph.graph_offsets, pairs.graph.graph_sizes.sum()[None]])
+                return self._read(found, edge_index.long(), start, pairs.graph.batch)
             layers = self._layers()
             draws = self.draws if self.phi0 == "random" else 1
             phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
             for draw in range(1, draws):
                 phi = phi + self._encode(pairs, layers, self._start(pairs, x, generator, draw))
-            return (phi if draws == 1 else phi / draws) @ self.readout.mT
+            return self._out("nodes", phi if draws == 1 else phi / draws)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The precision of the layers: that of the weights, but float32 at least."""
+        return torch.promote_types(self.scalars.dtype, torch.float32)
+
+    def _read(self, read: Read, edge_index: Tensor, start: Tensor, batch: Tensor) -> Any:
+        """Return functions of N at nodes, edges and pairs, whatever is to be read, normalised."""
+        answers = []
+        for what in self.reads:
+            if what == "nodes":
+                node = torch.arange(len(batch), device=batch.device)
+                answers.append(self._out(what, read(node, node)))
+            elif what == "edges":
+                answers.append(self._out(what, read(edge_index[0], edge_index[1])))
+            else:
+                u, v, place, shape = every_pair(start, batch)
+                rows = self._out(what, read(u, v))
+                dense = rows.new_zeros(math.prod(shape), self.dim).index_copy(0, place, rows)
+                answers.append(dense.view(*shape, self.dim))
+        return answers[0] if isinstance(self.read, str) else tuple(answers)
+
+    def _out(self, what: str, phi: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows dim"]:
+        """Normalise channels and map them by M."""
+        readout = {"nodes": self.readout, "edges": self.edge_readout, "pairs": self.pair_readout}[what]
+        assert readout is not None
+        with torch.autocast(phi.device.type, enabled=False):
+            phi = self.norms[what](phi) if self.norm else phi
+            return (phi @ readout.mT.to(phi.dtype)).to(readout.dtype)
+
+    def _weights(self) -> Float[Tensor, "layers rows hidden"]:
+        """Return the weights of all layers as the eigenvalues see them."""
+        scalars, value, query, key = (x.to(self._dtype) for x in (self.scalars, self.value, self.query, self.key))
+        _, alpha_qk, _, w_r, _, _, beta_3, beta_4 = scalars.unbind(1)
+        weights = weights_of(value, query * key, beta_3 * alpha_qk, beta_4, 1 + w_r)
+        return weights if self.loops == 1 else weights.repeat_interleave(self.loops, dim=0)
 
     def _encode(self, pairs: Pairs, layers: list[Layer], start: Tensor | None) -> Float[Tensor, "nodes hidden"]:
         """Run the layers from one start."""
@@ -275,26 +379,6 @@ class LinearTransformerPE(nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments that are not None, for ``repr``."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value is not None)
-
-
-_PAPER = {"zinc": (6, 37), "qm9": (3, 9)}
-
-
-def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
-    """Explain the published parameter counts, 488 for ZINC and 240 for QM9, by their parts.
-
-    Each of three groups holds 3 x 8 diagonals, alpha_V, alpha_Q alpha_K, alpha_R, w_R and four betas, 32 in all. Their
-    code has 16 more in every group, for the choice among several edge and node features, of which there is one: 4 of them
-    multiply scalars that are there anyway, 12 are never read. Neither are part of :meth:`LinearTransformerPE.paper`.
-
-    >>> [sum(paper_parameters(name).values()) for name in ("zinc", "qm9")]
-    [488, 240]
-    """
-    dim, nodes = _PAPER[dataset]
-    return {
-        "index table": 8 * nodes, "read-out M": 8 * dim, "layers": 3 * 32, "factors of other scalars": 3 * 4,
-        "never used": 3 * 12,
-    }  # fmt: skip
 
 
 def _add_missing_calls(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:

@@ -165,7 +165,8 @@ def pretrain(
             head.bias.zero_()
     parameters = [*model.parameters(), *(head.parameters() if head else ())]
     optimizer = torch.optim.AdamW(parameters, lr=settings.lr, betas=(0.9, 0.99), weight_decay=1e-4)
-    run = _Run(parameters, optimizer, draw, {"settings": asdict(settings), "model": model.config, "graphs": len(train)})
+    about = {"settings": asdict(settings), "model": model.config, "graphs": len(train)}
+    run = _Run([*parameters, *model.norms.buffers()], optimizer, draw, about)
     begun = run.load(checkpoint / PROGRESS) if checkpoint else 0
     each = -(-len(train) // settings.batch)
     steps, done, mean = each * settings.epochs, each * begun, math.nan
@@ -204,7 +205,8 @@ def pretrain(
 class _Run:
     """The state of a run, from which it continues after an interruption."""
 
-    parameters: list[nn.Parameter]
+    parameters: list[Tensor]
+    """Weights, and running statistics."""
     optimizer: torch.optim.Optimizer
     draw: torch.Generator
     about: dict[str, Any]

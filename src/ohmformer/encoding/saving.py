@@ -34,7 +34,7 @@ def save(model: LinearTransformerPE, folder: Path) -> None:
     with whole_file(folder / CONFIG) as temporary:
         temporary.write_text(json.dumps(model.config, indent=2) + "\n")
     with whole_file(folder / WEIGHTS) as temporary:
-        temporary.write_bytes(to_bytes({name: x.detach().cpu().contiguous() for name, x in model.named_parameters()}))
+        temporary.write_bytes(to_bytes({name: x.detach().cpu().contiguous() for name, x in _state(model).items()}))
 
 
 def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> LinearTransformerPE:
@@ -45,7 +45,7 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
     config = folder / CONFIG
     try:
         arguments = json.loads(config.read_text())
-        model = kind(**arguments)
+        model = kind(**{"norm": None, **arguments})  # files of version 0.1 do not name a norm and have none
     except OSError as error:
         raise ValueError(f"expected {CONFIG} in {folder}, there is none") from error
     except (TypeError, ValueError, json.JSONDecodeError) as error:
@@ -57,7 +57,7 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
         raise ValueError(f"expected {WEIGHTS} in {folder}, there is none") from error
     except (OSError, SafetensorError) as error:
         raise ValueError(f"expected safetensors in {weights}: {error}") from error
-    wanted = {key: tuple(x.shape) for key, x in model.named_parameters()}
+    wanted = {key: tuple(x.shape) for key, x in _state(model).items()}
     got = {key: tuple(x.shape) for key, x in found.items()}
     if wanted != got:
         raise ValueError(f"expected {wanted} in {weights}, got {got}")
@@ -66,6 +66,11 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
         raise ValueError(f"expected finite weights in {weights}, {', '.join(bad)} has NaN or infinity")
     model.load_state_dict(found)
     return model.eval()
+
+
+def _state(model: LinearTransformerPE) -> dict[str, Any]:
+    """Weights and running statistics, without the count of random starts."""
+    return {name: x for name, x in model.state_dict().items() if name != "calls"}
 
 
 def push(model: LinearTransformerPE, repo_id: str, *, private: bool | None = None, token: Any = None, **options: Any) -> str:

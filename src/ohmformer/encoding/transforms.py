@@ -30,8 +30,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import ohmformer as ohm
+from ohmformer.encoding.arguments import check_choices
+from ohmformer.encoding.inputs import read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pyg import BaseTransform, Data, functional_transform
+from ohmformer.encoding.spectra import KEPT, Spectra, fingerprint
 from ohmformer.graph import Graph
 
 SIGNS = ("none", "canonical", "random", "absolute")
@@ -105,6 +108,37 @@ class AddLinearTransformerPE(_Encoding):
             found.update(name.encode() + x.cpu().contiguous().numpy().tobytes())
         model = f"LinearTransformerPE({self.model.extra_repr()}), weights={found.hexdigest()[:16]}"
         return f"{type(self).__name__}({model}, attr_name={self.attr_name!r})"
+
+
+@functional_transform("add_spectrum")
+class AddSpectrum(BaseTransform):
+    """Keep the spectrum of every graph in the data, so that ``LinearTransformerPE`` need not compute it in every step.
+
+    For a graph of n nodes ``spectrum_values`` holds n numbers, ``spectrum_vectors`` n x n and ``spectrum_check`` one, by
+    which spectra of other edges or weights are noticed. PyG collates all three. To be used as ``pre_transform``.
+    """
+
+    def __init__(self, laplacian: str = "normalized") -> None:
+        check_choices(laplacian=laplacian)
+        self.laplacian = laplacian
+
+    def forward(self, data: Data) -> Data:
+        """Add the spectrum to the data."""
+        weight = data.edge_weight if "edge_weight" in data else None
+        batch = data.batch if "batch" in data else None
+        pairs = read_pairs(
+            data.edge_index, weight, batch, data.num_nodes, l1=False, dtype=torch.float64,
+            combinatorial=self.laplacian == "combinatorial",
+        )  # fmt: skip
+        spectra = Spectra.of(pairs, torch.float32)
+        assert data.edge_index is not None
+        check = fingerprint(data.edge_index, weight, spectra.first, spectra.owner, len(spectra.start) - 1, self.laplacian)
+        for name, value in zip(KEPT, (spectra.values, spectra.vectors, check), strict=True):
+            data[name] = value
+        return data
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(laplacian={self.laplacian!r})"
 
 
 @functional_transform("add_resistance_pe")

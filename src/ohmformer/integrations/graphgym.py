@@ -31,14 +31,15 @@ def options(cfg: CfgNode) -> None:
     """Add the options and their defaults to a config."""
     node = CfgNode()
     node.enable = False
-    node.dim_pe = 8
-    node.hidden = 8
-    node.groups = 3
-    node.loops = 3
-    node.phi0 = "diagonal"
+    node.dim_pe = 16
+    node.hidden = 0
+    """Channels; these three are as usual for ``phi0`` if they are 0."""
+    node.groups = 0
+    node.loops = 0
+    node.phi0 = "walks"
     node.evolve = False
-    node.raw_norm_type = "BatchNorm"
-    """``BatchNorm`` or ``none``, on the encoding before it is appended."""
+    node.raw_norm_type = "running"
+    """``running``, the encoding's own; ``BatchNorm`` on the encoding before it is appended; or ``none``."""
     node.pretrained = ""
     """A folder, a shipped name or a hub repository, instead of the options above; its dim must be dim_pe."""
     node.pass_as_var = False
@@ -61,9 +62,10 @@ class OhmPE(nn.Module):
             if self.pe.dim != chosen.dim_pe:
                 raise ValueError(f"expected posenc_OhmPE.dim_pe={self.pe.dim} for this file, got {chosen.dim_pe}")
         else:
+            shape: dict[str, Any] = {name: chosen[name] or None for name in ("hidden", "groups", "loops")}
             self.pe = LinearTransformerPE(
-                chosen.dim_pe, hidden=chosen.hidden, groups=chosen.groups, loops=chosen.loops, phi0=chosen.phi0,
-                evolve=chosen.evolve, in_features=dim_in if chosen.phi0 == "features" else None,
+                chosen.dim_pe, norm="running" if chosen.raw_norm_type == "running" else None, phi0=chosen.phi0,
+                evolve=chosen.evolve, in_features=dim_in if chosen.phi0 == "features" else None, **shape,
             )  # fmt: skip
         self.norm = nn.BatchNorm1d(chosen.dim_pe) if chosen.raw_norm_type.lower() == "batchnorm" else nn.Identity()
         self.expand_x, self.pass_as_var = expand_x, chosen.pass_as_var

@@ -143,13 +143,25 @@ KERNELS: dict[str, Kernel] = {
     "ohm_on_spectrum": Kernel(
         "The layers of the learned encoding on eigenvalues, where every node is its own demand and B is fixed.",
         "on_spectrum.c",
-        4 * WHOLE + 5 * ARRAY,
+        3 * WHOLE + 5 * ARRAY,
         {"channels": 16},
     ),
     "ohm_on_spectrum_backward": Kernel(
         "The gradient of ohm_on_spectrum with respect to the weights of its layers.",
         "on_spectrum.c",
-        4 * WHOLE + 6 * ARRAY,
+        3 * WHOLE + 6 * ARRAY,
+        {"channels": 16},
+    ),
+    "ohm_read_pairs": Kernel(
+        "Functions of the Laplacian at pairs of nodes, from their values on its eigenvalues.",
+        "on_spectrum.c",
+        WHOLE + 8 * ARRAY,
+        {"channels": 16},
+    ),
+    "ohm_read_pairs_backward": Kernel(
+        "The gradient of ohm_read_pairs with respect to those values.",
+        "on_spectrum.c",
+        WHOLE + 8 * ARRAY,
         {"channels": 16},
     ),
 }

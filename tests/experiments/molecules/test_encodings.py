@@ -6,14 +6,13 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import AddRandomWalkPE
 
 from ohmformer.encoding.pe import LinearTransformerPE
-from ohmformer.encoding.spectral import channels, spectra
-from ohmformer.experiments.molecules.config import ENCODINGS, RunConfig
+from ohmformer.experiments.molecules.config import BACKBONES, ENCODINGS, RunConfig, preset
 from ohmformer.experiments.molecules.data import RunData
-from ohmformer.experiments.molecules.encodings import build, keep, pretrained
+from ohmformer.experiments.molecules.encodings import LearnedSpectral, build, keep, pretrained
 from ohmformer.experiments.molecules.model import MoleculeModel
 from ohmformer.experiments.molecules.sources import Tables
 
-FREE = [name for name in ENCODINGS if name not in ("lt-index", "lt-random", "lappe", "resistive-embedding")]
+FREE = [name for name in ENCODINGS if name not in ("lt-index", "lt-random", "lappe", "signnet", "resistive-embedding")]
 """Encodings that do not read how atoms are numbered."""
 
 
@@ -85,24 +84,41 @@ def test_random_walks_are_pyg_s(small: RunConfig, table):
         assert torch.allclose(columns[start[m] : start[m + 1]], theirs, atol=1e-5)
 
 
-def test_the_eigenvalue_engine_gives_what_the_layers_give(split):
-    batch = split.take(torch.arange(len(split)))
+@pytest.mark.parametrize(("name", "read"), [("lt-diagonal", "nodes"), ("lt-pairs", ("nodes", "edges"))])
+def test_the_model_of_the_tables_is_the_public_encoder_with_its_defaults(name: str, read, tables: Tables):
+    config = preset("standard", "zinc12k", name)
+    ours = build(config, 20, 40)
+    assert isinstance(ours, LearnedSpectral)
+    assert ours.model.config == LinearTransformerPE(16, read=read).config
+    data = RunData(config, tables)
+    batch = data.valid.take(torch.arange(6))
     edges = torch.stack([batch.source, batch.target])
-    model = LinearTransformerPE(5, hidden=7, groups=2, loops=4, seed=3)
-    values, vectors = spectra(edges, batch.owner)
-    p = channels(model, values, batch.sizes)
-    diagonal = torch.einsum("nw,nwc->nc", vectors.square(), p[batch.owner]) @ model.readout.mT
-    assert torch.allclose(diagonal, model(edges, batch=batch.owner, num_nodes=len(batch.owner)), atol=1e-5)
+    for training in (False, True):
+        encoded = build(config, 20, 40).train(training)(batch, torch.Generator())
+        wanted = LinearTransformerPE(16, read=read).train(training)(edges, batch=batch.owner, num_nodes=len(batch.owner))
+        for x, y in zip(encoded, wanted if isinstance(wanted, tuple) else (wanted, None), strict=True):
+            assert (x is None) == (y is None)
+            if x is not None and y is not None:
+                torch.testing.assert_close(x, y, atol=1e-5, rtol=0)
 
 
 def test_lt_diagonal_starts_as_a_random_walk(small: RunConfig, tables: Tables):
     config = replace(small, channels=6, groups=6)
     data = RunData(config, tables)
+    encoding = build(config, len(data.labels), data.most_nodes).eval()
+    encoded = encoding(data.valid.take(torch.arange(6)), torch.Generator())[0]
+    walks = keep(replace(config, encoding="rwse", walk=6), data.table("valid"))[0]["columns"]
+    assert encoded is not None
+    assert torch.allclose(encoded, walks, atol=1e-5)
+
+
+def test_signnet_does_not_see_signs(small: RunConfig, tables: Tables):
+    config = replace(small, encoding="signnet")
+    data = RunData(config, tables)
     encoding = build(config, len(data.labels), data.most_nodes)
     batch = data.valid.take(torch.arange(6))
-    raw = encoding.raw(batch)[0]  # pyright: ignore
-    walks = keep(replace(config, encoding="rwse", walk=6), data.table("valid"))[0]["columns"]
-    assert torch.allclose(raw, walks, atol=1e-4)
+    other = replace(batch, per_node={"columns": batch.per_node["columns"] * torch.tensor([-1, 1, -1, -1, 1, 1])})
+    torch.testing.assert_close(encoding(batch, torch.Generator())[0], encoding(other, torch.Generator())[0])
 
 
 def test_laplacian_eigenvectors_have_random_signs_in_training_only(small: RunConfig, tables: Tables):
@@ -131,7 +147,9 @@ def test_our_encoding_is_less_than_two_percent_of_the_full_model():
     assert counts["encoding_parameters"] < 0.02 * counts["parameters"]
 
 
-@pytest.mark.parametrize(("name", "backbone"), [*((name, "gt") for name in ENCODINGS), ("lt-pairs", "gps")])
+@pytest.mark.parametrize(
+    ("name", "backbone"), [*((name, "gt") for name in ENCODINGS), *(("lt-pairs", name) for name in BACKBONES[1:])]
+)
 def test_an_empty_share_of_a_batch_gives_every_parameter_a_gradient_of_zero(
     name: str, backbone: str, small: RunConfig, tables: Tables
 ):

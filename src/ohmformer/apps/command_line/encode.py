@@ -45,7 +45,9 @@ def pretrain(
         from ohmformer.encoding.pretrain import pretrain as run
 
         torch.set_num_threads(1)
-        model = LinearTransformerPE(dim, hidden=hidden, groups=groups, loops=loops, phi0=phi0, evolve=evolve, seed=seed)
+        model = LinearTransformerPE(
+            dim, norm=None, hidden=hidden, groups=groups, loops=loops, phi0=phi0, evolve=evolve, seed=seed
+        )
         entries = list(islice(read_graphs(source, Reading(column, unweighted=unweighted)), first + validate))
         pairs = [edges_once(entry.data) for entry in entries if entry.data is not None]
         if not pairs:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 ENCODINGS = (
-    "none", "lappe", "rwse", "resistance", "resistive-embedding", "heat",
+    "none", "lappe", "signnet", "rwse", "resistance", "resistive-embedding", "heat",
     "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs",
 )  # fmt: skip
-"""``lt`` is the linear Transformer, followed by where Phi starts (``pairs``: ``diagonal``, read on bonds too)."""
+"""``lt`` is the linear Transformer: ``diagonal`` is the public encoder by default, ``pairs`` the same read on bonds too;
+the others are followed by where Phi starts."""
 PRETRAINED = ("lt-index", "lt-random")
-"""Encodings that presets pretrain, on eigenvectors; ``lt-diagonal`` and ``lt-pairs`` start as random walks."""
-BACKBONES = ("gt", "gps")
+"""Encodings that presets pretrain, on eigenvectors."""
+BACKBONES = ("gt", "gps", "gine")
 READOUTS = ("paper", "mean", "sum")
 SCHEDULES = ("one-cycle", "halving", "steps")
 ORDERS = ("canonical", "shuffled")
@@ -61,6 +62,8 @@ class RunConfig:
     heads: int = 8
     layers: int = 4
     readout: str = "mean"
+    dropout: float = 0.0
+    """Share of numbers that ``gine`` drops in training, after every residual branch."""
 
     epochs: int = 40
     batch: int = 50
@@ -103,8 +106,9 @@ class RunConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
-        if not 0 <= self.average < 1:
-            raise ValueError(f"expected average in [0, 1), got {self.average}")
+        for name in ("average", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"expected {name} in [0, 1), got {getattr(self, name)}")
 
     @property
     def name(self) -> str:

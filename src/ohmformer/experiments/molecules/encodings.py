@@ -2,7 +2,7 @@
 
 ``keep`` computes once, for all molecules of a split, what does not change in training. An ``Encoding`` turns a batch into
 numbers per atom and, if it has any, per edge, with mean 0 and spread 1: by fixed factors that are measured before training,
-or by a batch norm where columns change in training and differ little between atoms.
+or by the norm of ``LinearTransformerPE`` itself.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ohmformer.encoding.inputs import read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pretrain import GraphTable, Settings, node_targets, pretrain
-from ohmformer.encoding.spectral import channels, spectra
+from ohmformer.encoding.spectra import Spectra
 from ohmformer.experiments.molecules.batches import MoleculeBatch, Split, no_rows
 from ohmformer.experiments.molecules.config import RunConfig
-from ohmformer.experiments.molecules.norm import ResidualNorm
 from ohmformer.experiments.molecules.table import MoleculeTable
 from ohmformer.graph.ragged import Spans
 
-EPS = 1e-7
-"""Added to the variance of learned columns: walks of odd length differ by a thousandth among most atoms."""
 PART = 1000
 """Molecules that ``keep`` computes at a time."""
 
@@ -116,50 +114,40 @@ class Learned(_Standardized):
 
 
 class LearnedSpectral(Encoding):
-    """The ``diagonal`` start on eigenvalues that were computed beforehand; ``pairs`` also reads it on edges."""
+    """``LinearTransformerPE`` as it is by default, on spectra that were computed beforehand."""
 
-    def __init__(self, model: LinearTransformerPE, *, pairs: bool) -> None:
+    def __init__(self, model: LinearTransformerPE) -> None:
         super().__init__()
-        self.node_columns, self.edge_columns = model.dim, model.hidden if pairs else 0
+        self.node_columns, self.edge_columns = model.dim, model.dim * ("edges" in model.reads)
         self.model = model
-        self.norm = ResidualNorm(model.dim, eps=EPS)
-        self.edge_norm = ResidualNorm(model.hidden, eps=EPS) if pairs else None
-        # channel c begins as a random walk of c + 1 steps, ``p = (1 - lambda)^(c + 1)``: each group takes a step or none,
-        # and channels do not interact yet
-        layer, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
-        with torch.no_grad():
-            model.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(model.groups, 8))
-            model.key.zero_()
-            model.value.copy_(-(layer[:, None] * model.hidden <= channel * model.groups).float())
-            model.readout.copy_(torch.eye(model.dim))
 
     def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """Evaluate the channels at nodes and edges, normalised."""
-        node, edge = self.raw(batch)
-        zero = node.new_zeros(1)
-        return self.norm(node, zero), None if self.edge_norm is None else self.edge_norm(edge, zero)
-
-    def raw(self, batch: MoleculeBatch) -> tuple[Tensor, Tensor | None]:
-        """Evaluate ``p`` on the eigenvalues, then ``V diag(p) V^T`` at nodes and edges."""
-        width = int(batch.sizes.max()) if len(batch.sizes) else 1
-        vectors, values = batch.per_node["vectors"][:, :width], batch.per_molecule["values"][:, :width]
-        p = channels(self.model, values, batch.sizes, restore=True)
-        node = _by_molecule(vectors.square(), Spans.of(batch.sizes), p) @ self.model.readout.mT
-        if self.edge_norm is None:
-            return node, None
-        product = vectors.index_select(0, batch.source) * vectors.index_select(0, batch.target)
-        edges = torch.bincount(batch.owner[batch.target], minlength=len(batch.sizes))
-        return node, _by_molecule(product, Spans.of(edges), p)
+        """Read the learned functions of N at nodes and edges."""
+        nodes, rows = Spans.of(batch.sizes), batch.per_node["vectors"]
+        values = batch.per_molecule["values"][batch.owner, nodes.within]
+        spectra = Spectra.arrange(values, rows.flatten(), nodes.start, batch.owner, rows.shape[1])
+        found = self.model.on(spectra, torch.stack([batch.source, batch.target]))
+        return found if isinstance(found, tuple) else (found, None)
 
 
-def _by_molecule(
-    rows: Float[Tensor, "rows width"], spans: Spans, p: Float[Tensor, "molecules width channels"]
-) -> Float[Tensor, "rows channels"]:
-    """Multiply each row by the matrix of its molecule, in one batched product."""
-    most = int(spans.counts.max()) if len(spans) else 0
-    slot = spans.within + spans.owner * most
-    dense = rows.new_zeros(len(spans) * most, rows.shape[1]).index_copy_(0, slot, rows)
-    return (dense.view(len(spans), most, rows.shape[1]) @ p).flatten(0, 1).index_select(0, slot)
+class SignNet(Encoding):
+    """Eigenvectors made free of signs by a network, ``rho(phi(v_1) + phi(-v_1), ...)``; phi is a GIN of two layers."""
+
+    def __init__(self, vectors: int, columns: int, width: int = 16) -> None:
+        super().__init__()
+        self.node_columns = columns
+        self.phi = nn.ModuleList(nn.Sequential(nn.Linear(i, width), nn.ReLU(), nn.Linear(width, width)) for i in (1, width))
+        self.rho = nn.Sequential(nn.Linear(vectors * width, 64), nn.ReLU(), nn.Linear(64, columns))
+
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor, None]:
+        """Run phi on every eigenvector with both signs, then rho on the sums."""
+        v = batch.per_node["columns"]
+        x = torch.cat([v, -v], dim=1)[:, :, None]
+        for layer in self.phi:
+            summed = torch.zeros_like(x).index_add(0, batch.target, x.index_select(0, batch.source))
+            x = layer(x + summed)
+        x = x[:, : v.shape[1]] + x[:, v.shape[1] :]
+        return self.rho(x.flatten(1)), None
 
 
 def _one_hot(atom: Tensor, labels: int) -> Tensor:
@@ -175,20 +163,21 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
         return Encoding()
     if config.encoding == "lappe":
         return Kept(config.columns, signs=True)
+    if config.encoding == "signnet":
+        return SignNet(config.columns, config.channels)
     if not config.encoding.startswith("lt-"):
         columns = {"rwse": config.walk, "resistance": 2, "resistive-embedding": config.columns, "heat": 6}
         return Kept(columns[config.encoding])
     start = config.encoding.removeprefix("lt-")
     shape: dict[str, Any] = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
     if start in ("diagonal", "pairs"):
-        model = LinearTransformerPE(config.channels, hidden=config.channels, phi0="diagonal", **shape)
-        return LearnedSpectral(model, pairs=start == "pairs")
+        read = ("nodes", "edges") if start == "pairs" else "nodes"
+        return LearnedSpectral(LinearTransformerPE(config.channels, read=read, hidden=config.channels, **shape))
     if start == "index":
-        return Learned(
-            LinearTransformerPE(config.columns, phi0="index", evolve=True, degrees="l1", max_nodes=most_nodes, **shape)
-        )
+        paper: dict[str, Any] = {"phi0": "index", "evolve": True, "degrees": "l1", "max_nodes": most_nodes}
+        return Learned(LinearTransformerPE(config.columns, norm=None, **paper, **shape))
     features = atoms if start == "features" else None
-    return Learned(LinearTransformerPE(config.columns, phi0=start, in_features=features, **shape))
+    return Learned(LinearTransformerPE(config.columns, norm=None, phi0=start, in_features=features, **shape))
 
 
 def keep(config: RunConfig, table: MoleculeTable) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -212,14 +201,27 @@ def _graphs(table: MoleculeTable, which: Tensor) -> tuple[Tensor, Tensor]:
     return table.ends[:, table.bonds.rows(which)].long() + nodes.first[bonds.owner], nodes.owner
 
 
+def _spectra(ends: Tensor, owner: Tensor) -> tuple[Float[Tensor, "molecules width"], Float[Tensor, "nodes width"]]:
+    """Eigenvalues of every molecule and rows of eigenvectors of every atom, padded with zeros to the largest molecule."""
+    found = Spectra.of(read_pairs(ends, None, owner, len(owner), l1=False, dtype=torch.float64), torch.float32)
+    width = int(found.size.max())
+    within = torch.arange(width)
+    real = within < found.size[:, None]
+    rows = torch.zeros(len(owner), width)
+    rows[real] = found.vectors
+    values = torch.zeros(len(found.start) - 1, width)
+    values[owner, torch.arange(len(owner)) - found.first] = found.values
+    return values, rows
+
+
 def _keep_part(config: RunConfig, ends: Tensor, owner: Tensor) -> dict[str, Tensor]:
     if config.encoding in ("lt-diagonal", "lt-pairs"):
-        values, vectors = spectra(ends, owner)
+        values, vectors = _spectra(ends, owner)
         return {"values": values, "vectors": vectors}
-    if config.encoding == "lappe":
+    if config.encoding in ("lappe", "signnet"):
         return {"columns": node_targets(ends, owner, "eigenvectors", config.columns)}
     if config.encoding == "rwse":
-        values, vectors = spectra(ends, owner)
+        values, vectors = _spectra(ends, owner)
         steps = torch.arange(1, config.walk + 1)
         returned = (1 - values)[:, :, None] ** steps
         return {"columns": torch.einsum("nw,nwk->nk", vectors.square(), returned[owner])}
@@ -244,9 +246,11 @@ def pretrained(encoding: Encoding, config: RunConfig, table: MoleculeTable) -> N
     if not config.pretrain or not isinstance(encoding, Learned | LearnedSpectral):
         return
     model = encoding.model
-    if model.phi0 == "features":
-        raise ValueError("expected pretrain=0 with lt-features, whose start depends on the labels of atoms")
-    targets = "multi" if model.phi0 == "diagonal" else "eigenvectors"
+    if model.phi0 == "features" or model.read != "nodes":
+        raise ValueError(
+            f"expected pretrain=0 with {config.encoding}, which is more than the nodes of a graph, got {config.pretrain}"
+        )
+    targets = "multi" if model.phi0 == "walks" else "eigenvectors"
     sizes, counts = table.sizes.tolist(), table.bond_start.tolist()
     ends = table.ends.t().tolist()
     graphs = ((n, [(u, v) for u, v in ends[a:b]]) for n, a, b in zip(sizes, counts, counts[1:], strict=False))

@@ -42,9 +42,9 @@ class _Attention(torch.autograd.Function):
         w = torch.mul(to, of).mul_(edge)
         score = w.unflatten(1, (heads, -1)).sum(-1).mul_(scale)
         a = score.clamp(-CLAMP, CLAMP).exp_()
-        a.div_(_sum_at_targets(a, batch).index_select(0, batch.target))
+        a.div_(sum_at_targets(a, batch).index_select(0, batch.target))
         carried = v.index_select(0, batch.source)
-        out = _sum_at_targets(_per_head(carried, a), batch)
+        out = sum_at_targets(_per_head(carried, a), batch)
         ctx.save_for_backward(to, of, edge, score, a, carried)
         ctx.batch, ctx.heads, ctx.scale = batch, heads, scale
         return out, w
@@ -58,15 +58,15 @@ class _Attention(torch.autograd.Function):
         assert g_out is not None
         g = g_out.index_select(0, batch.target)
         g_a = torch.mul(g, carried).unflatten(1, (heads, -1)).sum(-1).mul_(a)
-        g_v = _sum_at_sources(_per_head(g, a), batch)
-        mean = _sum_at_targets(g_a, batch).index_select(0, batch.target)
+        g_v = sum_at_sources(_per_head(g, a), batch)
+        mean = sum_at_targets(g_a, batch).index_select(0, batch.target)
         g_score = g_a.addcmul_(a, mean, value=-1).mul_(ctx.scale).masked_fill_(score.abs() > CLAMP, 0.0)
         spread = g_score[:, :, None].expand(-1, -1, to.shape[1] // heads)
         g_w = (g_w.unflatten(1, (heads, -1)) + spread if g_w is not None else spread).flatten(1)
         g_edge = torch.mul(to, of).mul_(g_w)
         g_we = torch.mul(g_w, edge)
-        g_q = _sum_at_targets(of.mul_(g_we), batch)
-        g_k = _sum_at_sources(to.mul_(g_we), batch)
+        g_q = sum_at_targets(of.mul_(g_we), batch)
+        g_k = sum_at_sources(to.mul_(g_we), batch)
         return torch.cat([g_q, g_k, g_v], dim=1), g_edge, None, None
 
 
@@ -75,12 +75,12 @@ def _per_head(x: Float[Tensor, "edges width"], a: Float[Tensor, "edges heads"]) 
     return (x.unflatten(1, (a.shape[1], -1)) * a[:, :, None]).flatten(1)
 
 
-def _sum_at_targets(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
+def sum_at_targets(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
     """Sum over the edges that point to each node."""
     return embedding_bag(torch.arange(len(x), device=x.device), x, batch.first_edge, mode="sum")
 
 
-def _sum_at_sources(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
+def sum_at_sources(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
     """Sum over the edges that leave each node, which are the opposites of the edges to it."""
     return embedding_bag(batch.back, x, batch.first_edge, mode="sum")
 

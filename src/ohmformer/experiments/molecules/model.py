@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ohmformer.experiments.molecules.batches import MoleculeBatch
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.encodings import Encoding, build
+from ohmformer.experiments.molecules.gine import GINE
 from ohmformer.experiments.molecules.gps import GPS
 from ohmformer.experiments.molecules.graph_transformer import GraphTransformer
 
@@ -52,6 +53,8 @@ class MoleculeModel(nn.Module):
             "width": config.width, "heads": config.heads, "layers": config.layers,
             "node_encoding": self.encoding.node_columns, "edge_encoding": self.encoding.edge_columns,
         }  # fmt: skip
+        if config.backbone == "gine":
+            return GINE(atoms, dropout=config.dropout, **shape)
         return (GraphTransformer if config.backbone == "gt" else GPS)(atoms, **shape)
 
     def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Float[Tensor, " molecules"]:

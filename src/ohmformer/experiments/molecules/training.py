@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
+from ohmformer.encoding.norm import RunningNorm
 from ohmformer.experiments.molecules.batches import MoleculeBatch, Split
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.data import RunData
@@ -215,7 +216,7 @@ def _same(x: Any) -> Any:
 def measure_norms(model: MoleculeModel, split: Split, seed: int, rank: int = 0, world: int = 1) -> None:
     """Set the statistics of all batch norms to their means over some batches of training molecules, shared by processes."""
     training = model.training
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d)]
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | RunningNorm)]
     momenta = [norm.momentum for norm in norms]
     model.eval()
     for norm in norms:

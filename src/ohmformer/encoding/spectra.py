@@ -1,0 +1,168 @@
+"""Spectra of N of all graphs of a batch side by side, and functions of N read from them at pairs of nodes.
+
+A graph of n nodes has n eigenvalues and n x n entries of eigenvectors, so both lie flat, graph after graph, whatever the
+sizes, and PyG collates them by itself. Nothing here needs to know a size on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ohmformer import native
+from ohmformer.encoding.inputs import Pairs, SmallGraphs
+from ohmformer.encoding.kernels import supports
+
+KEPT = "spectrum_values", "spectrum_vectors", "spectrum_check"
+"""Attributes of PyG data in which spectra are kept."""
+OTHERS = "expected the spectra of these graphs, got those of other edges, weights or Laplacian: use AddSpectrum again"
+
+
+@dataclass(frozen=True)
+class Spectra:
+    """Eigenvalues and eigenvectors of every graph; where they lie is said for every node."""
+
+    values: Float[Tensor, " nodes"]
+    """As many as the graph has nodes, in the places of its nodes."""
+    vectors: Float[Tensor, " entries"]
+    """The matrices of eigenvectors, nodes by eigenvalues, row by row."""
+    start: Int[Tensor, " graphs_and_end"]
+    """The first node of every graph."""
+    owner: Int[Tensor, " nodes"]
+    """The graph of every node."""
+    size: Int[Tensor, " nodes"]
+    """The number of nodes of the graph of every node."""
+    first: Int[Tensor, " nodes"]
+    """The first node of the graph of every node."""
+    offset: Int[Tensor, " nodes"]
+    """Where the row of eigenvectors of every node begins."""
+    padded: bool
+    """Whether there are entries between the rows."""
+
+    @classmethod
+    def arrange(cls, values: Tensor, vectors: Tensor, start: Tensor, owner: Tensor, width: int | None = None) -> Spectra:
+        """Say where everything lies; ``width`` is the length of rows of eigenvectors where all are padded to one."""
+        size = start.diff().index_select(0, owner)
+        offset = size.cumsum(0) - size if width is None else width * torch.arange(len(owner), device=owner.device)
+        return cls(values, vectors, start, owner, size, start.index_select(0, owner), offset, width is not None)
+
+    @classmethod
+    def of(cls, pairs: Pairs, dtype: torch.dtype) -> Spectra:
+        """Compute the spectra of graphs, in float64, rounded to ``dtype``."""
+        graph, graphs = pairs.graph, SmallGraphs.of(pairs)
+        sizes = graph.graph_sizes
+        start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        values = torch.zeros(graph.num_nodes, dtype=dtype, device=graph.device)
+        squares = sizes.square()
+        vectors = torch.zeros(int(squares.sum()), dtype=dtype, device=graph.device)
+        found = cls.arrange(values, vectors, start, graph.batch)
+        for block in graphs.layout.blocks:
+            real, matrices = block.node >= 0, block.of(graphs.buffer)
+            largest = pad(matrices.diagonal(dim1=1, dim2=2), (0, 1)).amax(dim=1, keepdim=True)
+            above = 1 + 2 * largest  # N <= 2 diag(N), so eigenvalues of padding come after all others
+            value, vector = eigh(matrices + torch.diag_embed(above * ~real))
+            values[block.node[real]] = value.to(dtype)[real]
+            place = found.offset[block.node.clamp(min=0)][:, :, None] + torch.arange(value.shape[1], device=graph.device)
+            both = real[:, :, None] & real[:, None, :]
+            vectors[place[both]] = vector.to(dtype)[both]
+        return found
+
+    def read(
+        self, p: Float[Tensor, "nodes channels"], u: Int[Tensor, " rows"], v: Int[Tensor, " rows"]
+    ) -> Float[Tensor, "rows channels"]:
+        """Return ``(V diag(p) V^T)_uv`` of every channel, given ``p`` on the eigenvalues."""
+        channels = p.shape[1]
+        if supports("ohm_read_pairs", (p, self.vectors), (self.vectors,), channels=channels):
+            missing = native.KERNELS["ohm_read_pairs"].limits["channels"] - channels
+            return _Read.apply(pad(p, (0, missing)), self, u, v)[:, :channels]  # pyright: ignore[reportIndexIssue]
+        return self._read_plainly(p, u, v)
+
+    def _read_plainly(self, p: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Gather both rows of eigenvectors entry by entry, multiply, and add up."""
+        size = self.size.index_select(0, u)
+        total = len(self.vectors) if u is v and not self.padded else None  # known without asking the device
+        row = torch.repeat_interleave(torch.arange(len(u), device=u.device), size, output_size=total)
+        within = torch.arange(len(row), device=u.device) - (size.cumsum(0) - size).index_select(0, row)
+        of_u, of_v = (self.vectors[self.offset.index_select(0, x).index_select(0, row) + within] for x in (u, v))
+        product = of_u * of_v
+        values = p.index_select(0, self.first.index_select(0, u).index_select(0, row) + within)
+        return p.new_zeros(len(u), p.shape[1]).index_add(0, row, product[:, None] * values)
+
+
+class _Read(torch.autograd.Function):
+    """Reading in C, sixteen channels at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, spectra: Spectra, u: Tensor, v: Tensor) -> Tensor:
+        arrays = spectra.vectors, spectra.offset, spectra.first, spectra.size, u.contiguous(), v.contiguous()
+        ctx.arrays, ctx.library, ctx.shape = arrays, native.active(), p.shape
+        out = p.new_empty(len(u), p.shape[1])
+        native.call("ohm_read_pairs", len(u), *arrays, p.contiguous(), out)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = gradients[0].new_zeros(ctx.shape)
+        ctx.library.call("ohm_read_pairs_backward", len(ctx.arrays[4]), *ctx.arrays, gradients[0].contiguous(), found)
+        return found, None, None, None
+
+
+def eigh(matrices: Float[Tensor, "graphs width width"]) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues and eigenvectors in float64, by LAPACK on the CPU where the device has no float64 (MPS)."""
+    device = matrices.device
+    found = torch.linalg.eigh((matrices.cpu() if device.type == "mps" else matrices).double())
+    return tuple(x.float().to(device) for x in found) if device.type == "mps" else tuple(found)  # pyright: ignore[reportReturnType]
+
+
+def fingerprint(
+    edge_index: Int[Tensor, "2 edges"], weight: Tensor | None, first: Tensor, owner: Tensor, graphs: int, laplacian: str
+) -> Float[Tensor, " graphs"]:
+    """Return a number of every graph that edges, weights or numbers of nodes change: a weighted mean of ``f(u) f(v)``."""
+    u, v = edge_index
+    value = [torch.sin(1.7 * (x - first.index_select(0, x)).float() + 0.3) for x in (u, v)]
+    weight = torch.ones_like(value[0]) if weight is None else weight.detach().flatten().float()
+    which, none = owner.index_select(0, u), value[0].new_zeros(graphs)
+    total = none.index_add(0, which, weight)
+    mean = none.index_add(0, which, weight * value[0] * value[1]) / torch.where(total > 0, total, 1.0)
+    return mean + (10.0 if laplacian == "combinatorial" else 0.0)
+
+
+def kept_spectra(
+    spectrum: tuple[Tensor, Tensor, Tensor],
+    edge_index: Int[Tensor, "2 edges"],
+    weight: Tensor | None,
+    batch: Int[Tensor, " nodes"],
+    laplacian: str,
+    degrees: str,
+) -> Spectra:
+    """Arrange spectra that were kept; whether they are those of these graphs is asserted without waiting for a device."""
+    values, vectors, check = spectrum
+    if degrees != "gram":
+        raise ValueError(f"expected degrees='gram' with kept spectra, got {degrees!r}: encode without spectrum_values")
+    if tuple(batch.shape) != (len(values),):
+        raise ValueError(f"expected batch of shape ({len(values)},), got {tuple(batch.shape)}")
+    ones = torch.ones_like(batch)
+    sizes = torch.zeros(len(check), dtype=batch.dtype, device=batch.device).index_add(0, batch, ones)
+    spectra = Spectra.arrange(values, vectors, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), batch)
+    torch._assert_async((batch.diff() >= 0).all(), "expected batch in ascending order, as PyG's Batch makes it")
+    torch._assert_async(sizes.square().sum() == len(vectors), OTHERS)
+    found = fingerprint(edge_index, weight, spectra.first, batch, len(check), laplacian)
+    torch._assert_async(((found - check).abs() < 1e-3).all(), OTHERS)
+    return spectra
+
+
+def every_pair(start: Tensor, batch: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[int, int, int]]:
+    """Return all pairs of nodes of one graph each, their places in a dense batch, and its shape without channels."""
+    sizes = start.diff()
+    size, first = sizes[batch], start[batch]
+    u = torch.repeat_interleave(torch.arange(len(batch), device=batch.device), size)
+    within = torch.arange(len(u), device=u.device) - (size.cumsum(0) - size)[u]
+    graphs, width = len(sizes), int(sizes.max()) if len(sizes) else 0
+    place = (batch[u] * width + u - first[u]) * width + within
+    return u, first[u] + within, place, (graphs, width, width)
