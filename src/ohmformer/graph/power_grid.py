@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import breadth_first_order
 
 from ohmformer.graph.graph import Graph
 from ohmformer.graph.labelled import NamedGraph
@@ -92,15 +94,35 @@ class PowerGrid(NamedGraph):
         """An edge as messages call it."""
         return describe_branch(self.case, int(self.branch[edge]))
 
-    def bridges(self) -> set[int]:
-        """Edges without which their component falls apart."""
-        import networkx as nx
+    def bridges(self) -> Int[np.ndarray, " bridges"]:
+        """Edges without which their island falls apart: those of a spanning tree that no cycle with another edge covers."""
+        nodes = self.graph.num_nodes
+        ends = np.sort(self.graph.edge_index.numpy(), axis=0)
+        key, first, count = np.unique(ends[0] * nodes + ends[1], return_index=True, return_counts=True)
+        u, v = key // nodes, key % nodes
+        joined = np.concatenate([u, self.reference]), np.concatenate([v, np.full(len(self.reference), nodes)])
+        pattern = coo_array((np.ones(len(joined[0])), joined), shape=(nodes + 1, nodes + 1))
+        order, parent = breadth_first_order(pattern.tocsr(), nodes, directed=False)
+        depth = np.zeros(nodes + 1, dtype=np.int64)
+        for node in order[1:]:
+            depth[node] = depth[parent[node]] + 1
+        child = np.where(parent[u] == v, u, np.where(parent[v] == u, v, -1))
+        top, up, level = list(range(nodes + 1)), parent.tolist(), depth.tolist()
 
-        ends = np.sort(self.graph.edge_index.numpy(), axis=0).T
-        pairs, first, count = np.unique(ends, axis=0, return_index=True, return_counts=True)
-        only = {tuple(pair): int(j) for pair, j in zip(pairs[count == 1].tolist(), first[count == 1], strict=True)}
-        found = nx.bridges(nx.Graph(pairs.tolist()))
-        return {only[pair] for u, v in found if (pair := (min(u, v), max(u, v))) in only}
+        def highest(node: int) -> int:
+            """The upper end of the covered way up from a node."""
+            while top[node] != node:
+                top[node] = node = top[top[node]]
+            return node
+
+        for a, b in zip(u[child < 0].tolist(), v[child < 0].tolist(), strict=True):
+            x, y = highest(a), highest(b)
+            while x != y:
+                x, y = (x, y) if level[x] >= level[y] else (y, x)
+                top[x] = up[x]
+                x = highest(up[x])
+        free = np.array(top) == np.arange(nodes + 1)
+        return first[(child >= 0) & free[child] & (count == 1)]
 
 
 def rows_of(number: Float[np.ndarray, " buses"], asked: Float[np.ndarray, " asked"]) -> Int[np.ndarray, " asked"]:

@@ -157,8 +157,7 @@ def lodf(
     """
     grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
     edge, out = grid.edges_of_rows(branches), grid.edges_of_rows(outages, running=True)
-    bridges = grid.bridges()
-    splits = torch.tensor([int(j) in bridges for j in out], dtype=torch.bool)
+    splits = torch.as_tensor(np.isin(out, grid.bridges()))
 
     def after(phi: Tensor, some: slice) -> Tensor:
         own = _factors(grid, out[some], phi).diagonal()
