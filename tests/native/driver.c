@@ -38,7 +38,7 @@ int ohm_pattern(int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void
 int ohm_factorise(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *,
                   void *, void *);
 int ohm_measure(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *);
-int ohm_sweep(int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *);
+int ohm_sweep(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *);
 int ohm_select(int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void *, void *, void *, void *);
 int ohm_encode(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, void *, void *, void *, void *, void *, void
                *, void *);
@@ -67,7 +67,7 @@ static int call(const char *name, int64_t threads, const Argument *a) {
         A(9), A(10));
     if (!strcmp(name, "ohm_factorise")) return ohm_factorise(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8),
         A(9), A(10), A(11), A(12), A(13));
-    if (!strcmp(name, "ohm_sweep")) return ohm_sweep(threads, W(0), W(1), W(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9));
+    if (!strcmp(name, "ohm_sweep")) return ohm_sweep(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9));
     if (!strcmp(name, "ohm_measure")) return ohm_measure(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9));
     if (!strcmp(name, "ohm_select")) return ohm_select(threads, W(0), W(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8), A(9),
         A(10));

@@ -7,9 +7,10 @@ import torch
 import ohmformer as ohm
 from ohmformer import Graph, exact, native
 from ohmformer.graph.families import family
+from ohmformer.solve.costs import SMALL, Limits
 from ohmformer.solve.engines import ENGINES, TRANSFORMERS, Problem
 from ohmformer.solve.engines.base import Part
-from ohmformer.solve.plan import SMALL, make_plan
+from ohmformer.solve.plan import make_plan
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
 
@@ -107,16 +108,17 @@ def test_the_plan_names_an_engine_and_a_reason_for_every_graph_of_a_batch():
         [random_graph(20, 30), random_graph(900, 4000), random_graph(100, 300), random_graph(5000, 20_000)]
     )
     made = ohm.plan(batch, demands=3)
-    assert [made.of(i).engine for i in range(4)] == ["cubing", "chebyshev", "cubing", "chebyshev"]
-    assert made.of(0).native == (native.active() is not None)
-    assert not made.of(2).native  # more nodes than the kernel takes
+    kernels = native.active() is not None
+    beyond_the_kernel = "direct" if kernels else "cubing"
+    assert [made.of(i).engine for i in range(4)] == ["cubing", "chebyshev", beyond_the_kernel, "chebyshev"]
+    assert made.of(0).native == kernels
     assert made.of(3) is not made.of(1)
     assert all(made.of(i).reason for i in range(4))
     assert str(made).count("\n") == len(made.parts)
 
 
 def test_the_plan_is_part_of_the_answer_and_says_what_answered():
-    path = family("path", 2 * SMALL, generator=torch.Generator().manual_seed(0))
+    path = family("path", 20 * SMALL, generator=torch.Generator().manual_seed(0))
     answer = ohm.potentials(path, demands_for(path))
     expected = "direct" if native.active() is None else "elimination"
     assert answer.method == expected
@@ -126,6 +128,55 @@ def test_the_plan_is_part_of_the_answer_and_says_what_answered():
     assert answer.note == answer.plan.parts[0].reason
     assert ohm.plan(path).parts[0].engine == expected
     assert ohm.plan(path, demands=64).parts[0].engine == "direct"
+
+
+@pytest.mark.parametrize("graph", ["dense", "torus", "random, 700 nodes", "batch"])
+def test_answers_say_what_was_predicted_and_what_it_took(graph):
+    g = GRAPHS[graph]
+    answer = ohm.potentials(g, demands_for(g, k=3))
+    assert answer.plan is not None
+    assert answer.seconds is not None
+    assert 0 < sum(part.took or 0.0 for part in answer.plan.parts) <= answer.seconds
+    if native.active() is not None:
+        assert all(0 < part.predicted < 1 for part in answer.plan.parts)
+    assert "took" in str(answer.plan)
+    assert "predicted" in str(ohm.plan(g))
+    assert "took" not in str(ohm.plan(g))
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "elimination", "direct", "cubing"])
+def test_more_of_anything_is_predicted_to_take_longer(method):
+    if native.active() is None:
+        pytest.skip("without kernels factors are not predicted")
+    small, large = random_graph(300, 900), random_graph(3000, 9000)
+    costs = [ohm.plan(g, demands=k, method=method).parts[0].predicted for g, k in ((small, 1), (large, 1), (large, 100))]
+    assert costs[0] < costs[1]
+    assert costs[1] < costs[2] or (method == "cubing" and costs[1] == costs[2])  # an inverse answers for any demands
+
+
+def test_auto_takes_the_engine_of_the_smallest_prediction():
+    if native.active() is None:
+        pytest.skip("without kernels factors are not predicted")
+    path = family("path", 900, generator=torch.Generator().manual_seed(0))
+    for g in (random_graph(700, 3000), random_graph(2000, 2100), path):
+        for k in (1, 64):
+            best = ohm.plan(g, demands=k).parts[0].predicted
+            others = [ohm.plan(g, demands=k, method=m).parts[0].predicted for m in ("chebyshev", "elimination", "direct")]
+            assert best <= min(others)
+
+
+def test_a_factor_that_does_not_fit_is_refused_in_a_sentence_or_left_to_another_engine(monkeypatch):
+    if native.active() is None:
+        pytest.skip("SuperLU has its own limits")
+    g = random_graph(900, 3000)
+    psi, none = demands_for(g), Limits(entries=1000, work=1e3, work_in_python=1e3)
+    monkeypatch.setattr("ohmformer.solve.factor.BEARABLE", none)
+    monkeypatch.setattr("ohmformer.solve.engines.direct.that_fits", lambda: none)
+    with pytest.raises(
+        ValueError, match="expected a factor of at most 1000 entries for method='direct', half of this machine"
+    ):
+        ohm.potentials(g, psi, method="direct")
+    assert ohm.potentials(g, psi).method in ("chebyshev", "elimination")
 
 
 def test_a_plan_does_not_solve(monkeypatch):

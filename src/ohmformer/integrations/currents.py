@@ -12,8 +12,8 @@ from torch import Tensor
 import ohmformer as ohm
 from ohmformer.graph import Graph
 from ohmformer.solve import selected
+from ohmformer.solve.costs import SMALL
 from ohmformer.solve.currents import sum_of_differences
-from ohmformer.solve.plan import SMALL
 
 TOL = 1e-9
 """The residual of every linear system."""

@@ -105,7 +105,7 @@ KERNELS: dict[str, Kernel] = {
     "ohm_sweep": Kernel(
         "Potentials of any number of demands from the factor of a Laplacian, or their energy.",
         "factor.c",
-        3 * WHOLE + 7 * ARRAY,
+        2 * WHOLE + 8 * ARRAY,
     ),
     "ohm_select": Kernel(
         "Effective resistances of all pairs on the pattern of the factor of a Laplacian, and their tangents.",

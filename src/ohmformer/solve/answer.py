@@ -40,7 +40,9 @@ class Answer:
     trace: Trace | None = None
     """With ``trace=True``, the state after every layer."""
     plan: Plan | None = None
-    """Which engine was chosen for which graphs, and why, where linear systems were solved."""
+    """Which engine was chosen for which graphs, and why, where linear systems were solved; what was predicted and took."""
+    seconds: float | None = None
+    """What it took, plan and check included, where linear systems were solved."""
     inertia: tuple[int, int, int] | None = None
     """Of a graph with negative resistances, how many eigenvalues of L are positive, negative and zero; None if not known."""
     labels: Sequence[Hashable] | None = None

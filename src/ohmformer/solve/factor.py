@@ -20,28 +20,9 @@ from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve import factor_numpy
+from ohmformer.solve.costs import BEARABLE, BYTES, Limits
 from ohmformer.solve.rows import Rows, edges_of, rows_of
 from ohmformer.solve.scaled import empty_huge_pages
-
-BYTES = 20
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How large a factor may be."""
-
-    entries: int
-    """Numbers in it: with its pattern and the resistances on it, each takes :data:`BYTES`."""
-    work: float
-    """The sum of squared column counts."""
-    work_in_python: float
-    """The same where there are no kernels in C."""
-
-
-BEARABLE = Limits(entries=60_000_000, work=3e10, work_in_python=1e8)
-"""1.2 GB, and 1 ns for a unit of work, factor and resistances together: a grid of 300 x 300 has 2.6 million entries and 4e8
-of work and takes 0.4 s, one of 1000 x 1000 has 46 million and 2.2e10 and takes 19 s. Random graphs of 9,000 nodes and
-49,000 edges are beyond the limit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,23 +55,27 @@ class Factor:
 
     def solve(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """Potentials in float64 of demands that sum to zero on every component: zero at its ground, or at kept nodes."""
-        return self._sweep(demands, only_energy=False)
+        psi = demands.detach().to("cpu", torch.float64).contiguous()
+        return self._sweep(psi, None, empty_huge_pages(*psi.shape, dtype=torch.float64, device=psi.device))
 
-    def energy(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-        """Numbers that add up to the energy ``psi . L^+ psi`` of demands over the nodes of every component."""
-        return self._sweep(demands, only_energy=True)
+    def energy(self, demands: Float[Tensor, "nodes k"], graph: Graph) -> Float[Tensor, "graphs k"]:
+        """The energy ``psi . L^+ psi`` of demands on every graph of the batch whose factor this is."""
+        psi = demands.detach().to("cpu", torch.float64).contiguous()
+        return self._sweep(psi, graph.batch.cpu(), psi.new_zeros(graph.num_graphs, psi.shape[1]))
 
-    def _sweep(self, demands: Float[Tensor, "nodes k"], *, only_energy: bool) -> Float[Tensor, "nodes k"]:
-        pattern, psi = self.pattern, demands.detach().to("cpu", torch.float64).contiguous()
-        first = pattern.first.clamp(max=int(pattern.first[pattern.eliminated]))  # without the columns of kept nodes
-        arrays = first, pattern.row, self.fraction, self.pivot
-        if native.active() is None:
-            first, row, fraction, pivot = (a.numpy() for a in arrays)
-            x = factor_numpy.sweep(first, row, fraction, pivot, psi.numpy()[pattern.order], only_energy=only_energy)
-            return torch.as_tensor(x[pattern.rank])
-        phi = empty_huge_pages(*psi.shape, dtype=torch.float64, device=psi.device)
-        native.call("ohm_sweep", *psi.shape, int(only_energy), *arrays, torch.as_tensor(pattern.order), psi, phi)
-        return phi
+    def _sweep(
+        self, psi: Float[Tensor, "nodes k"], owner: Int[Tensor, " nodes"] | None, found: Float[Tensor, "rows k"]
+    ) -> Float[Tensor, "rows k"]:
+        pattern = self.pattern
+        kept = pattern.eliminated < len(pattern.order)
+        first = pattern.first.clamp(max=int(pattern.first[pattern.eliminated])) if kept else pattern.first
+        order, arrays = torch.as_tensor(pattern.order), (first, pattern.row, self.fraction, self.pivot)
+        if native.active() is not None:
+            native.call("ohm_sweep", *psi.shape, *arrays, order, owner, psi, found)
+            return found
+        start, row, fraction, pivot = (a.numpy() for a in arrays)
+        x = factor_numpy.sweep(start, row, fraction, pivot, psi.numpy()[pattern.order], only_energy=owner is not None)
+        return torch.as_tensor(x[pattern.rank]) if owner is None else found.index_add_(0, owner[order], torch.as_tensor(x))
 
 
 def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:

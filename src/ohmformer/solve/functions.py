@@ -17,8 +17,8 @@ from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve import blockwise
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance
+from ohmformer.solve.costs import SMALL
 from ohmformer.solve.engines.base import DENSE
-from ohmformer.solve.plan import SMALL
 
 HEAT = {"seeded": SeededHeat, "cubing": CubedHeat, "taylor": TaylorHeat}
 

@@ -1,6 +1,6 @@
 """Which engine answers for which graphs, decided here and nowhere else.
 
-Thresholds stand beside the measurement they come from; ``benchmarks/solve.py`` and ``benchmarks/scale.py`` measure again.
+It is the engine that is predicted to answer first; :mod:`~ohmformer.solve.costs` has the numbers.
 """
 
 from __future__ import annotations
@@ -19,66 +19,28 @@ from ohmformer import native
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.labelled import as_graph
 from ohmformer.graph.memory import some_graphs
+from ohmformer.solve import costs
 from ohmformer.solve.answer import check_tolerance
+from ohmformer.solve.costs import (
+    BEYOND_CACHE,
+    CACHE,
+    MAYBE_LONG,
+    NATIVE_DEMANDS,
+    NATIVE_NODES,
+    PANEL,
+    PROBING,
+    REASONABLE,
+    SMALL,
+    SOON,
+    TOGETHER,
+)
 from ohmformer.solve.distances import lmin_at_most
 from ohmformer.solve.engines import ENGINES, TRANSFORMERS
 from ohmformer.solve.engines.base import Part, Problem
 from ohmformer.solve.engines.chebyshev import layers_for, layers_of_a_round
 from ohmformer.solve.engines.cubing_layers import in_float32
+from ohmformer.solve.factor import look
 from ohmformer.solve.scaled import LARGEST, Extremes, prepared
-
-SMALL = 400
-"""Nodes up to which a graph is solved by its whole inverse. By torch on one thread that takes 0.02 s at 200 nodes and 0.10 s
-at 400, whatever the demands and the condition number, with a proved bound; chebyshev on random graphs of these sizes takes
-0.008 s for one demand, so that single well-conditioned graphs pay for the bound."""
-TOGETHER = 4096
-"""Nodes up to which larger graphs of a batch are solved as one block-diagonal system: 20 random graphs of 500 nodes take
-0.06 s together and 0.25 s one by one, 5 of 4,000 nodes 0.14 and 0.16 s."""
-REASONABLE = 3000
-"""Layers beyond which chebyshev is left for a factorisation where there are no kernels. On weighted grids the factorisation
-is the faster one from far fewer layers on (100 x 100: 1,025 layers, 0.74 s, and 0.07 s; 300 x 300: 2,112, 6.2 s, and 0.6 s);
-on graphs that expand, whose factors fill up, layers are few."""
-ELIMINATION = 300
-"""Layers beyond which chebyshev is left for elimination where there are kernels. Factor and conjugate gradients to 1e-8
-take as long as 170 layers on a weighted grid of 300 x 300 (0.12 s), 255 on one of 1000 x 1000 (2.2 s), 110 on a random
-geometric graph of 50,000 nodes (0.11 s), 290 on Barabasi-Albert's 100,000 nodes with 400,000 edges (0.5 s), and 1,000 on
-200,000 random nodes with 1,200,000 edges (4.8 s), which take 18 layers; processor time, one thread."""
-FEW_EDGES = 3.5
-"""Edges a node up to which a graph's distances are looked at before Lanczos: grids, meshes, roads and power grids have up to
-3. On a grid of 1000 x 1000 the look takes 0.1 s, Lanczos 0.7 s until it gives up. On random graphs it would be in vain: 0.07
-of 0.45 s on 200,000 nodes with 1,200,000 edges."""
-FEW_DEMANDS = 16
-"""Demands up to which elimination is taken for fewer than :data:`MANY_NODES`; for more, a sparse LU. On a grid of 300 x 300,
-8 demands take 0.38 s (LU: 0.46 s) and 64 2.5 s (2.4 s); on a random geometric graph of 50,000 nodes, 8 take 0.28 s (0.31 s)
-and 64 1.9 s (1.5 s)."""
-LAYERS = 20
-"""Layers that chebyshev takes at least, to tell whether resistances of edges are estimated faster than a factor gives them.
-A factor with its resistances takes 1 ns for a unit of its work (measured); a layer is assumed to take as long for an entry
-of the Laplacian and a demand (not measured)."""
-LITTLE_WORK = 1e8
-"""Work of a factor up to which nothing else is considered: 0.1 s."""
-WALK = 10.0
-"""Time of a walk of three steps, in units of an entry and a demand of a layer: on 200,000 random nodes with 10^6 edges 2.4e8
-walks take 2.0 s, and 64 projections, of 19 layers and 2.2e6 entries, 1.9 s; processor time, one thread."""
-SPREAD = 5.0
-"""The largest share of a resistance that walks of three steps leave, over the mean: 4.2 on random graphs with conductances
-over four orders of e, 1.4 to 2.3 on unweighted ones, Barabasi-Albert's and grids. A few edges above it are solved for."""
-DEFAULT_EPS = 0.01
-"""What is estimated where neither ``eps`` is given nor a factor is bearable."""
-MANY_NODES = 100_000
-"""Nodes beyond which multigrid, if pyamg is installed, takes less time and memory than a sparse factorisation."""
-NATIVE_NODES = 2**15
-"""Nodes from which on layers in C are the faster ones. 64 demands, one thread, in C and by torch: 0.063 and 0.053 s on
-16,384 nodes, 0.15 and 0.23 s on 32,768, 0.43 and 2.7 s on 65,536 (5 edges a node)."""
-NATIVE_DEMANDS = 17
-"""Demands from which on layers in C, which run with 32 or 64 columns, are about as fast or faster. On 40,000 nodes, one
-thread, in C and by torch: 16 demands 0.24 and 0.17 s, 17 0.27 and 0.23 s, 32 0.44 and 0.47 s, 64 0.40 and 0.51 s."""
-PANEL = 32
-"""Demands that go through torch's layers together: 128 bytes a row, two lines of the cache."""
-CACHE = 2**22
-"""Numbers of a panel that the cache holds: on small graphs panels are wider, up to 8 times :data:`PANEL`."""
-BEYOND_CACHE = 2**18
-"""Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
 
 INSTEAD_OF_LAYERS = ("elimination", "direct", "LDL^T")
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct")
@@ -97,13 +59,21 @@ class Plan:
         return next(part for part in self.parts if part.which is None or bool((part.which == number).any()))
 
     def __str__(self) -> str:
-        rows = [("graphs", "engine", "implementation", "layers in", "demands at once", "reason")]
+        rows = [("graphs", "engine", "implementation", "layers in", "demands at once", "predicted", "took", "reason")]
         for part in self.parts:
             count = self.num_graphs if part.which is None else len(part.which)
             code, dtype = "C" if part.native else "torch", str(part.dtype).removeprefix("torch.")
-            rows.append((str(count), part.engine, code, dtype, str(part.panel), part.reason))
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[5]]) for row in rows)
+            times = (_seconds(part.predicted), "" if part.took is None else _seconds(part.took))
+            rows.append((str(count), part.engine, code, dtype, str(part.panel), *times, part.reason))
+        rows = rows if any(part.took is not None for part in self.parts) else [(*row[:6], row[7]) for row in rows]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+        return "\n".join(
+            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows
+        )
+
+
+def _seconds(time: float) -> str:
+    return "unknown" if math.isnan(time) else f"{time:.2g} s" if time >= 0.1 else f"{1000 * time:.2g} ms"
 
 
 def plan(
@@ -128,8 +98,10 @@ def plan(
     return make_plan(asked.graph, demands, tol, method, trace)
 
 
-def make_plan(graph: Graph, demands: int, tol: float, method: str = "auto", trace: bool = False) -> Plan:
-    """As :func:`plan`, of a checked graph."""
+def make_plan(
+    graph: Graph, demands: int, tol: float, method: str = "auto", trace: bool = False, *, inverses: bool = False
+) -> Plan:
+    """As :func:`plan`, of a checked graph; with ``inverses``, whole inverses of small graphs are of use."""
     if graph.device.type == "mps":
         raise ValueError(
             "expected a graph on the CPU or on CUDA: MPS has no float64, which solving needs; use graph.to('cpu')"
@@ -146,15 +118,15 @@ def make_plan(graph: Graph, demands: int, tol: float, method: str = "auto", trac
     small = sizes <= SMALL if method == "auto" else np.full(len(sizes), method == "cubing")
     in_c = small & fits_kernel(graph) if small.any() else small
     why = "asked for" if method == "cubing" else f"at most {SMALL} nodes"
-    stiff = (
-        small & ~in_float32(graph.scaled_spectral_bounds()) if method == "auto" and (small & ~in_c).any() else ~small & False
-    )
+    by_factor = small & ~in_c & (method == "auto")
+    if by_factor.any() and (inverses or not _has_kernels(graph)):
+        by_factor &= ~in_float32(graph.scaled_spectral_bounds())
     parts = [
         _cubing(graph, which, demands, native=chosen is in_c, reason=why)
-        for chosen in (in_c, small & ~in_c & ~stiff)
+        for chosen in (in_c, small & ~in_c & ~by_factor)
         for which in _numbers(graph, chosen)
     ]
-    parts += [_classical(graph, which, f"{why}, ill-conditioned") for which in _numbers(graph, stiff)]
+    parts += [_small_factor(graph, which, demands, why) for which in _numbers(graph, by_factor)]
     alone = ~small & (sizes > TOGETHER)
     others = [*_numbers(graph, ~small & ~alone), *(torch.tensor([i], device=graph.device) for i in np.nonzero(alone)[0])]
     if len(others) == 1 and not parts:
@@ -179,15 +151,22 @@ def fits_kernel(graph: Graph) -> Bool[np.ndarray, " graphs"]:
     return (sizes <= limits["nodes"]) & (edges <= limits["edges"]) & in_float32(graph.scaled_spectral_bounds())
 
 
+def _has_kernels(graph: Graph) -> bool:
+    """Whether factors are made in C."""
+    return native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges < 2**31
+
+
 def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
     """The engine for graphs that are solved together without their inverses."""
     chosen = graph if which is None else some_graphs(graph, which)
     if method == "direct":
-        part = _classical(chosen, which, "asked for")
+        part = _direct(chosen, which, demands, "asked for")
     elif method == "elimination":
         part = _elimination(chosen, which, demands, "asked for")
+    elif method == "chebyshev":
+        part = _chebyshev(chosen, which, demands, tol, prepared(chosen)[1].spectrum, "asked for")
     else:
-        part = _chebyshev(chosen, which, demands, tol, method)
+        part = _fastest(chosen, which, demands, tol)
     return part if which is None else replace(part, selected=chosen)
 
 
@@ -196,37 +175,68 @@ def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, r
     lowest = graph.scaled_spectral_bounds() if not native else np.ones(1)
     mine = lowest if which is None or native else lowest[which.cpu().numpy()]
     dtype = torch.float32 if bool(in_float32(mine).all()) else torch.float64
-    return Part(which, "cubing", native, dtype, demands, reason)
+    predicted = costs.cubing(_power_sum(graph, which, 3), in_c=native)
+    return Part(which, "cubing", native, dtype, demands, reason, predicted)
 
 
-def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
-    """Chebyshev's layers if Lanczos says that a reasonable number of them will do."""
-    eliminated = native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges < 2**31
-    most = ELIMINATION if eliminated else REASONABLE
-    floor = lmin_of(most, tol) if method == "auto" else 0.0
-    sparse = graph.num_edges <= FEW_EDGES * graph.num_nodes
-    if method == "auto" and eliminated and sparse and (lmin := lmin_at_most(graph)) < floor:
+def _power_sum(graph: Graph, which: Tensor | None, power: int) -> float:
+    """The sum of some power of the sizes of some graphs."""
+    sizes = graph.graph_sizes if which is None else graph.graph_sizes[which]
+    return float(sizes.double().pow(power).sum())
+
+
+def _small_factor(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
+    """A factor of small graphs, at worst full."""
+    nodes, pairs, work = (_power_sum(graph, which, power) / power for power in (1, 2, 3))
+    size = int(nodes), graph.num_edges, demands, int(pairs), work
+    predicted = costs.direct(*size) if _has_kernels(graph) else math.nan
+    return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
+
+
+def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Part:
+    """The engine with the smallest prediction. A look at the spectrum, and one at the factor, take up to 15 % of the answer.
+
+    Elimination is predicted from sizes alone. Lanczos says how many layers chebyshev takes, and ends as soon as these are
+    too many; on graphs that distances show to be long it is not begun. The pattern says what a factor costs, and is
+    not made if that takes long or, on graphs that expand, would be in vain.
+    """
+    nodes, edges, kernels = graph.num_nodes, graph.num_edges, _has_kernels(graph)
+    instead = (_elimination if kernels else _direct)(graph, which, demands, "")
+    in_c = kernels and nodes >= NATIVE_NODES and demands >= NATIVE_DEMANDS
+    once, twice = (costs.chebyshev(nodes, edges, demands, layers, in_c=in_c) for layers in (1, 2))
+    most = min(max(int((instead.predicted - once) / (twice - once)), 20), REASONABLE) if kernels else REASONABLE
+    floor, sparse = lmin_of(most, tol), edges <= MAYBE_LONG * nodes
+    if kernels and sparse and (lmin := lmin_at_most(graph)) < floor:
         found = Extremes(Spectrum(lmin, LARGEST), separated=False)
     else:
         found = prepared(graph, floor=floor)[1]
-    spectrum, separated = found.spectrum, found.separated
-    depth = layers_for(tol, spectrum)
-    at_least = "" if separated else "more than "
-    layers = f"{at_least}{depth} layers at a condition number of {at_least}{spectrum.condition:.1e}"
-    if method == "auto" and (depth > most or not separated):
-        reason, few = f"chebyshev would take {layers}", demands <= FEW_DEMANDS or graph.num_nodes > MANY_NODES
-        return _elimination(graph, which, demands, reason) if eliminated and few else _classical(graph, which, reason)
+    at_least, depth = "" if found.separated else "more than ", layers_for(tol, found.spectrum)
+    reason = f"{at_least}{depth} layers at a condition number of {at_least}{found.spectrum.condition:.1e}"
+    best = replace(instead, reason=f"chebyshev would take {reason}")
+    if found.separated and depth <= most:
+        best = _chebyshev(graph, which, demands, tol, found.spectrum, reason)
+    least = costs.look_at_factor(nodes, edges)
+    in_vain = costs.direct(nodes, edges, demands, 0, costs.work_on_expander(nodes, found.separated * found.spectrum.lmin))
+    if kernels and least <= max(PROBING * best.predicted, SOON) and in_vain < best.predicted:
+        factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(best.predicted)}")
+        if factor.predicted < best.predicted:
+            return factor
+    return best
+
+
+def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spectrum: Spectrum, reason: str) -> Part:
+    """Chebyshev's layers, in C for many demands on large graphs."""
     nodes = graph.num_nodes
     in_c = (
-        native.active() is not None
-        and graph.device.type == "cpu"
+        _has_kernels(graph)
         and nodes >= NATIVE_NODES
         and demands >= NATIVE_DEMANDS
         and layers_of_a_round(tol, spectrum) <= native.KERNELS["ohm_direction"].limits["layers"]
         and 2 * graph.num_edges + nodes < 2**31  # the kernel's indices
     )
     panel = panel_width(nodes) if not in_c else 2 * PANEL
-    return Part(which, "chebyshev", in_c, torch.float32, panel, "asked for" if method != "auto" else layers)
+    predicted = costs.chebyshev(nodes, graph.num_edges, demands, layers_for(tol, spectrum), in_c=in_c)
+    return Part(which, "chebyshev", in_c, torch.float32, panel, reason, predicted)
 
 
 @lru_cache(maxsize=64)
@@ -243,7 +253,8 @@ def _elimination(graph: Graph, which: Tensor | None, demands: int, reason: str) 
     """Sampled elimination, in C where there are kernels; every thread has a panel of demands."""
     in_c = native.active() is not None
     panel = min(max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads())
-    return Part(which, "elimination", in_c, torch.float64, panel, reason)
+    predicted = costs.elimination(graph.num_nodes, graph.num_edges, demands) if in_c else math.nan
+    return Part(which, "elimination", in_c, torch.float64, panel, reason, predicted)
 
 
 def panel_width(nodes: int) -> int:
@@ -251,15 +262,21 @@ def panel_width(nodes: int) -> int:
     return 2 * PANEL if nodes > BEYOND_CACHE else max(PANEL, min(8 * PANEL, CACHE // max(nodes, 1)))
 
 
-def _classical(graph: Graph, which: Tensor | None, reason: str) -> Part:
-    """A sparse factorisation."""
-    return Part(which, "direct", native.active() is not None, torch.float64, 64, reason)
+def _direct(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
+    """A sparse factorisation; its size is known beforehand where there are kernels, and beyond bearing it takes forever."""
+    predicted = math.nan
+    if native.active() is not None:
+        size = graph.num_nodes, graph.num_edges, demands
+        pattern = look(graph)
+        predicted = math.inf if pattern is None else costs.direct(*size, len(pattern.row), pattern.work)
+    return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
 
 
 def fallback(problem: Problem, reason: str) -> Part | None:
     """The engine to try after one that missed its tolerance; None if there is none."""
-    then = _classical(problem.graph, problem.part.which, reason)
-    return None if problem.part.engine in ("direct", "LDL^T") or ENGINES["direct"].supports(problem) else then
+    if problem.part.engine in ("direct", "LDL^T") or ENGINES["direct"].supports(problem):
+        return None
+    return _direct(problem.graph, problem.part.which, problem.demands.shape[1], reason)
 
 
 def engine(part: Part, *, transformer: bool) -> Any:

@@ -27,8 +27,9 @@ from ohmformer.graph.labelled import as_graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve import blockwise
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
+from ohmformer.solve.costs import LAYERS, PANEL, SMALL, SPREAD, WALK
 from ohmformer.solve.engines.base import Progress
-from ohmformer.solve.plan import LAYERS, METHODS, PANEL, SMALL, SPREAD, WALK, make_plan
+from ohmformer.solve.plan import METHODS, make_plan
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn, apply_pinv
 from ohmformer.solve.scaled import prepared
 from ohmformer.solve.walks import LocalPart, Walks, walks_of_three

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -95,6 +96,11 @@ class _PseudoInverse(torch.autograd.Function):
 
 def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
     """``L^+ psi`` without gradient: every part of the batch by its engine, the answers side by side."""
+    start = perf_counter()
+    return replace(_solve(graph, psi, request), seconds=perf_counter() - start)
+
+
+def _solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
     made = make_plan(graph, psi.shape[1], request.tol, request.method, request.trace)
     if not psi.any():
         return Answer(
@@ -120,6 +126,12 @@ def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
 
 def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tuple[Answer, Part]:
     """One part by its engine, or if that misses the tolerance by the next one; and which it was in the end."""
+    start = perf_counter()
+    answer, part = _first_or_next(graph, psi, part, request)
+    return answer, replace(part, took=perf_counter() - start)
+
+
+def _first_or_next(graph: Graph, psi: Tensor, part: Part, request: Request) -> tuple[Answer, Part]:
     problem = Problem(graph, psi, request.tol, part, request.progress, request.trace)
     chosen = engine(part, transformer=request.trace)
     missing = chosen.supports(problem)

@@ -22,10 +22,11 @@ from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve import selected
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
+from ohmformer.solve.costs import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, PANEL, SMALL
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
 from ohmformer.solve.factor import look
-from ohmformer.solve.plan import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, METHODS, PANEL, SMALL, Plan, make_plan
+from ohmformer.solve.plan import METHODS, Plan, make_plan
 from ohmformer.solve.projections import estimated, local_part_for, local_part_of_edges, projections_for, without_gradient
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn, apply_pinv
 from ohmformer.solve.walks import LocalPart
@@ -189,7 +190,7 @@ def needs_gradient(graph: Graph) -> bool:
 def _parts(graph: Graph, demands: int, request: Request) -> Iterator[tuple[Int[Tensor, " graphs"], Graph, Part]]:
     """The parts of a plan: small graphs together, of which inverses are made; every other graph on its own."""
     every = torch.arange(graph.num_graphs, device=graph.device)
-    for part in make_plan(graph, demands, request.tol, request.method, request.trace).parts:
+    for part in make_plan(graph, demands, request.tol, request.method, request.trace, inverses=True).parts:
         which = every if part.which is None else part.which
         if _has_inverse(part, request) or len(which) == 1:
             yield which, part.of(graph), part

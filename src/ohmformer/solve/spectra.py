@@ -16,9 +16,9 @@ from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve.answer import EigenAnswer, check_reached, check_tolerance, join
 from ohmformer.solve.blockwise import like_sized_parts
+from ohmformer.solve.costs import MANY_NODES, REASONABLE, SMALL
 from ohmformer.solve.engines.base import DENSE
 from ohmformer.solve.engines.direct import Apply, eigenpairs, inverse_of
-from ohmformer.solve.plan import MANY_NODES, REASONABLE, SMALL
 from ohmformer.solve.pseudoinverse import Request, apply_pinv
 
 LAPACK = 2000

@@ -280,7 +280,8 @@ EXPORT int ohm_factorise(int64_t threads, int64_t nodes, int64_t eliminated, con
 #define PANEL (2 * CHUNK) /* demands that go through the factor together */
 
 typedef struct {
-    int64_t nodes, demands, only_energy;
+    int64_t nodes, demands;
+    const int64_t *owner; /* the graph of every node if energies are asked for, else null */
     const int64_t *first;
     const int32_t *row;
     const double *fraction, *pivot;
@@ -293,6 +294,14 @@ typedef struct {
 INLINE void hand_on(const int width, const Sweep *a, int64_t begin, int64_t end, int64_t stride, double *x) {
     const int64_t columns = end - begin, rows = a->first[end] - a->first[end - 1];
     const int32_t *row = a->row + a->first[end - 1];
+    if (columns == 1) {
+        const double *g = a->fraction + a->first[begin], scale = rows ? 1 / a->pivot[begin] : 0;
+        double own[CHUNK];
+        for (int c = 0; c < width; c++) own[c] = x[stride * begin + c], x[stride * begin + c] *= scale;
+        for (int64_t e = 0; e < rows; e++)
+            for (int c = 0; c < width; c++) x[stride * row[e] + c] += g[e] * own[c];
+        return;
+    }
     const double *f[AT_ONCE]; /* from the rows on that all share */
     double own[AT_ONCE][CHUNK];
     for (int64_t k = 0; k < columns; k++)
@@ -312,7 +321,7 @@ INLINE void hand_on(const int width, const Sweep *a, int64_t begin, int64_t end,
     }
     for (int64_t k = 0; k < columns; k++) {
         const double scale = a->first[begin + k] < a->first[begin + k + 1] ? 1 / a->pivot[begin + k] : 0;
-        for (int c = 0; c < width; c++) x[stride * (begin + k) + c] = scale * own[k][c] * (a->only_energy ? own[k][c] : 1);
+        for (int c = 0; c < width; c++) x[stride * (begin + k) + c] = scale * own[k][c];
     }
 }
 
@@ -366,7 +375,12 @@ static int sweep(const void *arguments, int64_t first, int64_t last) {
             end = end_of_block(a->nodes, a->first, a->row, begin, AT_ONCE);
             one_block(1, a, begin, end, width, x);
         }
-        for (int64_t end = a->only_energy ? 0 : a->nodes, begin; end > 0; end = begin) {
+        for (int64_t j = 0; a->owner && j < a->nodes; j++) { /* potential times potential times conductance */
+            double *energy = a->phi + a->demands * a->owner[a->order[j]] + from;
+            for (int64_t c = 0; c < width; c++) energy[c] += a->pivot[j] * x[width * j + c] * x[width * j + c];
+        }
+        if (a->owner) continue;
+        for (int64_t end = a->nodes, begin; end > 0; end = begin) {
             for (begin = end - 1; begin > 0 && end - begin < AT_ONCE && continues(a->nodes, a->first, a->row, begin - 1);) begin--;
             one_block(0, a, begin, end, width, x);
         }
@@ -377,11 +391,11 @@ static int sweep(const void *arguments, int64_t first, int64_t last) {
 }
 
 /* phi <- potentials of demands psi that sum to zero on every component, zero at its ground; `demands` of them, rows side by side.
- * With only_energy, phi <- numbers whose sum over all nodes is the energy psi . L^+ psi, which takes half the time. */
-EXPORT int ohm_sweep(int64_t threads, int64_t nodes, int64_t demands, int64_t only_energy, const int64_t *first,
-                     const int32_t *row, const double *fraction, const double *pivot, const int32_t *order,
+ * With owner, the graph of every node, to phi is added the energy psi . L^+ psi on every graph, which takes half the time. */
+EXPORT int ohm_sweep(int64_t threads, int64_t nodes, int64_t demands, const int64_t *first, const int32_t *row,
+                     const double *fraction, const double *pivot, const int32_t *order, const int64_t *owner,
                      const double *psi, double *phi) {
-    const Sweep a = {nodes, demands, only_energy, first, row, fraction, pivot, order, psi, phi};
+    const Sweep a = {nodes, demands, owner, first, row, fraction, pivot, order, psi, phi};
     const int64_t panels = (demands + PANEL - 1) / PANEL;
     return share_out(threads, panels, (panels + threads - 1) / threads, sweep, &a);
 }

@@ -245,8 +245,8 @@ static int sort_by_tree(int64_t nodes, const int32_t *start, const int32_t *colu
     return 0;
 }
 
-/* order <- the nodes in an order of elimination, rank <- their places in it; work[0] <- the sum of squared column counts, without the nodes that come last
- * as they have very many neighbours. It gives up as soon as that is above `most`. */
+/* order <- the nodes in an order of elimination, rank <- their places in it; work[0] <- the sum of squared column counts, without
+ * the nodes that come last as they have very many neighbours. It gives up as soon as that is above `most`. */
 EXPORT int ohm_order(int64_t threads, int64_t nodes, double most, const int32_t *start, const int32_t *column, int32_t *order,
                      int32_t *rank, double *work) {
     (void)threads;
@@ -276,17 +276,19 @@ EXPORT int ohm_order(int64_t threads, int64_t nodes, double most, const int32_t 
     }
     for (int64_t i = 0; i < n; i++) {
         s.begin[i] = filled;
-        for (int64_t e = start[i]; e < start[i + 1]; e++)
-            if (s.weight[column[e]] && s.mark[column[e]] != i + 1) /* of parallel edges one */
-                s.list[filled++] = column[e], s.mark[column[e]] = i + 1;
+        for (int64_t e = start[i]; e < start[i + 1]; e++) {
+            const int32_t other = column[e];
+            if (s.weight[other] && s.mark[other] != i + 1) s.list[filled++] = other, s.mark[other] = i + 1; /* of parallel edges one */
+        }
         s.neighbours[i] = s.degree[i] = (int32_t)(filled - s.begin[i]);
     }
     for (int64_t i = n - 1; i >= 0; i--)
         if (s.weight[i]) link_node(&s, (int32_t)i);
     const int failed = eliminate(&s, dense, most, order, work);
+    const int given_up = failed || work[0] > most;
+    for (int64_t i = 0; i < n && !given_up; i++) rank[order[i]] = (int32_t)i;
     free(ints), free(longs), free(s.pool);
-    if (failed || work[0] > most) return failed;
-    for (int64_t i = 0; i < n; i++) rank[order[i]] = (int32_t)i;
+    if (given_up) return failed;
     return sort_by_tree(n, start, column, order, rank);
 }
 

@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ohmformer import native
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.memory import some_graphs
 from ohmformer.solve.answer import Answer
+from ohmformer.solve.certificate import measure
 
 DENSE = 8000
 """Nodes of a graph beyond which no engine makes an n x n matrix: half a gigabyte in float64."""
@@ -36,6 +38,10 @@ class Part:
     panel: int
     """Demands that go through the layers together."""
     reason: str
+    predicted: float = math.nan
+    """Seconds that it takes by :mod:`~ohmformer.solve.costs`, as the first question about these graphs, on one thread."""
+    took: float | None = None
+    """Seconds that it took, in an answer's plan."""
     selected: Graph | None = field(default=None, repr=False)
     """Those graphs as a batch of their own, where the plan has looked at them."""
 
@@ -91,6 +97,8 @@ class Watch:
 
 def residual(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
     """``psi - L phi``, by differences over the edges."""
+    if psi.dtype == torch.float64 and graph.device.type == "cpu" and native.active() is not None:
+        return measure(graph, phi, psi).uncentred
     left = psi.clone()
     for out, x in zip(left.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x demands
         out -= circuit.divergence(graph, circuit.flow(graph, x)).detach()

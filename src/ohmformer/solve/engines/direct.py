@@ -21,7 +21,7 @@ from torch import Tensor
 from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.certificate import energy_norm, measure, rounding_norm, sum_over_graphs
+from ohmformer.solve.certificate import energy_norm, measure, rounding_norm
 from ohmformer.solve.engines.base import Problem
 from ohmformer.solve.factor import look, prepared, that_fits
 
@@ -92,7 +92,7 @@ def inverse_of(graph: Graph) -> Inverse:
         return Inverse(apply, lambda psi: energy_norm(graph, apply(graph.center(psi))), proved=False)
     return Inverse(
         lambda psi: graph.center_(factor.solve(psi).to(psi)),
-        lambda psi: sum_over_graphs(graph, factor.energy(psi).to(graph.device)).sqrt(),
+        lambda psi: factor.energy(psi, graph).to(graph.device).sqrt(),
         proved=True,
     )
 

@@ -1,0 +1,140 @@
+"""What solving costs: thresholds, and seconds predicted from sizes, each beside the measurement it comes from.
+
+Seconds are processor time of one thread (AMD EPYC, AVX-512, 1 MB of second cache) for the first question about a graph at a
+tolerance of 1e-8, measured on the ten graphs of ``benchmarks/real_graphs.py``; ``benchmarks/solve.py`` and
+``benchmarks/scale.py`` measure the thresholds again. On other machines they are off by a factor, which is much the same for
+all engines: predictions are compared with each other. Entries are ``nodes + 2 edges``, those of the Laplacian.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# ---------------------------------------------------------------------------------------------------- thresholds
+
+SMALL = 400
+"""Nodes up to which whole inverses are made where they are needed, and everywhere if there are no kernels. By torch on one
+thread that takes 0.02 s at 200 nodes and 0.10 s at 400, whatever the demands and the condition number, with a proved bound
+on the residual. With kernels, graphs of more than 64 nodes are solved by their factor instead: 0.002 s at 200 nodes, without
+that bound, but with one on the error."""
+TOGETHER = 4096
+"""Nodes up to which larger graphs of a batch are solved as one block-diagonal system: 20 random graphs of 500 nodes take
+0.06 s together and 0.25 s one by one, 5 of 4,000 nodes 0.14 and 0.16 s."""
+REASONABLE = 3000
+"""Layers beyond which chebyshev is left for a factorisation where there are no kernels. On weighted grids the factorisation
+is the faster one from far fewer layers on (100 x 100: 1,025 layers, 0.74 s, and 0.07 s; 300 x 300: 2,112, 6.2 s, and 0.6 s);
+on graphs that expand, whose factors fill up, layers are few."""
+FEW_EDGES = 3.5
+"""Edges a node beyond which the factor of a large graph is not looked at to estimate its resistances: grids, meshes, roads
+and power grids have up to 3."""
+MAYBE_LONG = 4.5
+"""Edges a node up to which a graph's distances are looked at before Lanczos: grids, meshes, roads and power grids have up to
+3, random geometric graphs 4. On a grid of 1000 x 1000 the look takes 0.1 s, Lanczos 0.7 s until it gives up. On random
+graphs it would be in vain: 0.07 of 0.45 s on 200,000 nodes with 1,200,000 edges."""
+MANY_NODES = 100_000
+"""Nodes beyond which eigenvectors are found through elimination where one demand is, and not through a factor."""
+LAYERS = 20
+"""Layers that chebyshev takes at least, to tell whether resistances of edges are estimated faster than a factor gives them.
+A factor with its resistances takes 1 ns for a unit of its work (measured); a layer is assumed to take as long for an entry
+of the Laplacian and a demand (not measured)."""
+LITTLE_WORK = 1e8
+"""Work of a factor up to which nothing else is considered: 0.1 s."""
+WALK = 10.0
+"""Time of a walk of three steps, in units of an entry and a demand of a layer: on 200,000 random nodes with 10^6 edges 2.4e8
+walks take 2.0 s, and 64 projections, of 19 layers and 2.2e6 entries, 1.9 s; processor time, one thread."""
+SPREAD = 5.0
+"""The largest share of a resistance that walks of three steps leave, over the mean: 4.2 on random graphs with conductances
+over four orders of e, 1.4 to 2.3 on unweighted ones, Barabasi-Albert's and grids. A few edges above it are solved for."""
+DEFAULT_EPS = 0.01
+"""What is estimated where neither ``eps`` is given nor a factor is bearable."""
+NATIVE_NODES = 2**15
+"""Nodes from which on layers in C are the faster ones. 64 demands, one thread, in C and by torch: 0.063 and 0.053 s on
+16,384 nodes, 0.15 and 0.23 s on 32,768, 0.43 and 2.7 s on 65,536 (5 edges a node)."""
+NATIVE_DEMANDS = 17
+"""Demands from which on layers in C, which run with 32 or 64 columns, are about as fast or faster. On 40,000 nodes, one
+thread, in C and by torch: 16 demands 0.24 and 0.17 s, 17 0.27 and 0.23 s, 32 0.44 and 0.47 s, 64 0.40 and 0.51 s."""
+PANEL = 32
+"""Demands that go through torch's layers together: 128 bytes a row, two lines of the cache."""
+CACHE = 2**22
+"""Numbers of a panel that the cache holds: on small graphs panels are wider, up to 8 times :data:`PANEL`."""
+BEYOND_CACHE = 2**18
+"""Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
+PROBING = 0.15
+"""How much of the best time so far a look at another engine may take."""
+SOON = 0.002
+"""Seconds that such a look may take in any case."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a factor may be."""
+
+    entries: int
+    """Numbers in it: with its pattern and the resistances on it, each takes :data:`BYTES`."""
+    work: float
+    """The sum of squared column counts."""
+    work_in_python: float
+    """The same where there are no kernels in C."""
+
+
+BYTES = 20
+BEARABLE = Limits(entries=60_000_000, work=3e10, work_in_python=1e8)
+"""1.2 GB, and 1 ns for a unit of work, factor and resistances together: a grid of 300 x 300 has 2.6 million entries and 4e8
+of work and takes 0.4 s, one of 1000 x 1000 has 46 million and 2.2e10 and takes 19 s. Random graphs of 9,000 nodes and
+49,000 edges are beyond the limit."""
+
+# ---------------------------------------------------------------------------------------------------- predictions
+
+QUESTION = 0.002
+"""Seconds that a question takes besides: reading demands, components, a plan, an answer."""
+
+
+def cubing(cubes: float, *, in_c: bool) -> float:
+    """Inverses, given the sum of n^3: 0.02 s at 200 nodes and 0.10 s at 400 by torch; 5 ms for 1,000 molecules in C."""
+    return QUESTION + (4e-10 * cubes if in_c else 0.003 + 1.5e-9 * cubes)
+
+
+def chebyshev(nodes: int, edges: int, demands: int, layers: int, *, in_c: bool) -> float:
+    """So many layers: 1.8 ns for an entry and a demand by torch (1.6 to 2.2 on five graphs), 0.5 in C; Lanczos and CSR."""
+    entries = nodes + 2 * edges
+    one = 0.5e-9 * (PANEL * math.ceil(demands / PANEL)) if in_c else 1.8e-9 * demands
+    return QUESTION + entries * (90e-9 + layers * one)
+
+
+def elimination(nodes: int, edges: int, demands: int) -> float:
+    """An approximate factor and conjugate gradients.
+
+    The factor takes 30 to 90 ns for an entry on power grids and roads, 97 on grids, 150 to 180 on meshes and geometric
+    graphs, of which 25 ns for an edge of a node is the gist (430 and 1,400 on graphs that expand, where layers are few). A
+    step takes 4.3 ns for an entry and one demand, 1.8 for each of eight; to 1e-8 there are 23 steps on 2,640 nodes, 36 on
+    90,000, 46 on 1,000,000, about 2.2 times the binary logarithm.
+    """
+    entries, degree, steps = nodes + 2 * edges, 2 * edges / max(nodes, 1), 2.2 * math.log2(max(nodes, 2))
+    return QUESTION + entries * (25e-9 * degree + steps * (2.5e-9 + 1.8e-9 * demands) + 10e-9 * demands)
+
+
+def look_at_factor(nodes: int, edges: int) -> float:
+    """The order of elimination, and the pattern: 65 to 160 ns for an entry."""
+    return 120e-9 * (nodes + 2 * edges)
+
+
+def direct(nodes: int, edges: int, demands: int, entries: int, work: float) -> float:
+    """A factor of so many entries and so much work, with the look at it, sweeps and certificate.
+
+    0.1 ns for a unit of work and 200 ns for a node (grid of 300 x 300: 0.05 s, US power grid: 0.011 s); a sweep and a half
+    take 4 ns for an entry of the factor and the first demand and 1 ns for every other one; the certificate 5 ns for an entry
+    of the Laplacian and 10 ns for a node.
+    """
+    sweeps = entries * (3e-9 + 1.2e-9 * demands)
+    certificate = demands * (5e-9 * (nodes + 2 * edges) + 10e-9 * nodes)
+    factor = 20e-9 * entries + 0.1e-9 * work + 200e-9 * nodes
+    return QUESTION + look_at_factor(nodes, edges) + factor + sweeps + certificate
+
+
+def work_on_expander(nodes: int, gap: float) -> float:
+    """About as much work as a factor takes at least if the smallest eigenvalue of the scaled Laplacian is ``gap``.
+
+    Half of the nodes cannot be cut off by fewer than ``gap n / 8`` others (Cheeger's easy half), which end up joined.
+    """
+    return (gap * nodes / 8) ** 3
