@@ -6,13 +6,13 @@ Linear systems are answered by
 |---|---|---|
 | ``"cubing"`` | :class:`ChebyshevCubing` on ``D^-1/2 L D^-1/2``, see :mod:`.engines.cubing` | up to 64 nodes |
 | ``"chebyshev"`` | :class:`Chebyshev` on the same in CSR, see :mod:`.engines.chebyshev` | graphs that expand |
-| ``"elimination"`` | approximate Cholesky and conjugate gradients, see :mod:`.engines.elimination` | long graphs, few demands |
+| ``"elimination"`` | approximate Cholesky, conjugate gradients, see :mod:`.engines.elimination` | long graphs, few demands |
 | ``"direct"`` | a sparse factor without subtractions, see :mod:`.engines.direct` | long graphs, many demands |
 | | and ``L D L^T`` where resistances are negative, see :mod:`.engines.signed` | all such graphs |
 | ``"gradient-descent"``, ``"squaring"`` | Lemmas 1 and 4 as Transformers, up to 8,000 nodes | |
 
-:func:`ohmformer.plan` shows the choice, and what it is predicted to take (:mod:`.costs`), without solving. With ``trace=True`` the construction runs as a Transformer, and the
-answer keeps the state after every layer.
+:func:`ohmformer.plan` shows the choice, and what it is predicted to take (:mod:`.costs`), without solving. With
+``trace=True`` the construction runs as a Transformer, and the answer keeps the state after every layer.
 
 >>> import ohmformer as ohm
 >>> g = ohm.Graph.from_edges([(0, 1), (1, 2), (2, 0)], resistance=[1.0, 2.0, 3.0])
