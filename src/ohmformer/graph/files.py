@@ -19,6 +19,7 @@ from ohmformer.graph.extras import check_modules, require
 from ohmformer.graph.graph import Graph
 from ohmformer.graph.labelled import NamedGraph
 from ohmformer.graph.matrix_file import read_matrix
+from ohmformer.graph.node_list import parse_nodes, parse_values
 from ohmformer.graph.power_grid import PowerGrid
 from ohmformer.graph.text_table import check_separator, decode, is_number, separator
 
@@ -91,12 +92,27 @@ def read_graph(
 
 def read_pairs(path: Path, named: NamedGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
     """Read pairs of node names from two columns of a .csv, .tsv, .txt or .edges file."""
+    return parse_pairs(*_node_lines(path, "pairs", sep), named)
+
+
+def read_values(path: Path, named: NamedGraph, *, sep: str | None = None) -> tuple[dict[str, list[float]], list[str]]:
+    """Read nodes and their values, and what the columns of these are called, from a .csv, .tsv, .txt or .edges file."""
+    return parse_values(*_node_lines(path, "values of nodes", sep), named)
+
+
+def read_nodes(path: Path, named: NamedGraph, *, sep: str | None = None) -> list[str]:
+    """Read nodes from one column of a .csv, .tsv, .txt or .edges file."""
+    return parse_nodes(*_node_lines(path, "nodes", sep), named)
+
+
+def _node_lines(path: Path, what: str, sep: str | None) -> tuple[list[str], str, str | None]:
+    """The lines of a file, its name and its separator, if it is a file of columns."""
     if not path.is_file():
-        raise ValueError(f"expected a file of pairs, {path} is none")
+        raise ValueError(f"expected a file of {what}, {path} is none")
     if path.suffix.lower() not in DELIMITERS:
-        raise ValueError(f"expected a file of pairs of type {', '.join(DELIMITERS)}, got {path.name}")
+        raise ValueError(f"expected a file of {what} of type {', '.join(DELIMITERS)}, got {path.name}")
     lines, delimiter = _lines(path, sep)
-    return parse_pairs(lines, path.name, delimiter, named)
+    return lines, path.name, delimiter
 
 
 def _lines(path: Path, sep: str | None) -> tuple[list[str], str | None]:

@@ -43,6 +43,14 @@ class Task(StrEnum):
     """The part of a megawatt from one bus to another that every branch carries."""
     lodf = "lodf"
     """The part of a branch's flow that every other one carries more once it is out, and the flow then."""
+    harmonic = "harmonic"
+    """Potentials that are given on some nodes and harmonic on all others."""
+    currents = "currents"
+    """The sum of the currents of many pairs of nodes, on edges and nodes, and resistances of the pairs."""
+    sparsify = "sparsify"
+    """A graph with fewer edges and nearly the same energies."""
+    reduce = "reduce"
+    """The graph that some nodes see of the others: Kron reduction."""
 
 
 USES: dict[Task, tuple[str, ...]] = {
@@ -57,8 +65,26 @@ USES: dict[Task, tuple[str, ...]] = {
     Task.power_flow: (),
     Task.ptdf: ("--from", "--to"),
     Task.lodf: ("--outage",),
+    Task.harmonic: ("--fixed", "--partial"),
+    Task.currents: ("--pair", "--pairs", "--explain"),
+    Task.sparsify: ("--eps", "--seed"),
+    Task.reduce: ("--keep",),
 }
 """The flags that change something, beside those that every task uses."""
+NEEDS: dict[Task, tuple[str, ...]] = {
+    Task.flow: ("--from NODE", "--to NODE"),
+    Task.potentials: ("--from NODE", "--to NODE"),
+    Task.heat: ("--from NODE",),
+    Task.ptdf: ("--from NODE", "--to NODE"),
+    Task.lodf: ("--outage ROW",),
+    Task.harmonic: ("--fixed FILE",),
+    Task.currents: ("--pair A B or --pairs FILE",),
+    Task.sparsify: ("--eps EPS",),
+    Task.reduce: ("--keep NODE or --keep FILE",),
+}
+"""The flags that must be there."""
+UNUSED: dict[Task, tuple[str, ...]] = dict.fromkeys((Task.sparsify, Task.reduce), ("--tol", "--method"))
+"""Flags that all other tasks use."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,11 @@ class Question:
     tol: float | None = None
     method: str = "auto"
     outage: int | None = None
+    seed: int = 0
+    keep: list[str] | None = None
+    fixed: tuple[dict[str, list[float]], list[str]] | None = None
+    """Values of nodes, and what their columns are called."""
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +114,8 @@ class Solved:
 
     answer: Answer
     table: dict[str, np.ndarray]
-    eigenvalues: dict[str, np.ndarray] | None = None
+    beside: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    """More tables, by name."""
     notes: tuple[str, ...] = ()
     potential: Tensor | None = field(default=None, repr=False)
     injected: Tensor | None = field(default=None, repr=False)
@@ -95,15 +127,17 @@ def check_flags(task: Task, given: Mapping[str, Any]) -> None:
         if value not in (None, False) and flag not in USES[task] and any(flag in used for used in USES.values()):
             tasks = ", ".join(name for name, used in USES.items() if flag in used)
             raise ValueError(f"expected {flag} with --task {tasks} only, got it with --task {task}")
+        if value is not None and flag in UNUSED.get(task, ()):
+            raise ValueError(f"expected no {flag} with --task {task}, it would change nothing")
     for flag, low, high in (("--eps", 0, 1), ("--tol", 0, 1), ("--s", 0, float("inf"))):
         if given.get(flag) is not None and not low < given[flag] < high:
             bound = "> 0" if high > 1 else "in (0, 1)"
             raise ValueError(f"expected {flag} {bound}, got {given[flag]}")
     if given.get("--k") is not None and given["--k"] < 1:
         raise ValueError(f"expected --k >= 1, got {given['--k']}")
-    for flag in USES[task]:
-        if flag in ("--from", "--to", "--outage") and given.get(flag) is None:
-            raise ValueError(f"expected {flag} {'ROW' if flag == '--outage' else 'NODE'} for --task {task}, got none")
+    for flags in NEEDS.get(task, ()):
+        if all(given.get(flag.split()[0]) is None for flag in flags.split(" or ")):
+            raise ValueError(f"expected {flags} for --task {task}, got none")
 
 
 def explain(graph: Graph, ask: Question) -> str:
@@ -130,6 +164,8 @@ def _demands(graph: Graph, ask: Question) -> int:
         return 1
     if ask.task is Task.embedding:
         return ask.k
+    if ask.task is Task.currents:
+        return min(len(ask.pairs or ()), len({node for pair in ask.pairs or () for node in pair}))
     if ask.task is not Task.resistance:
         return graph.num_nodes
     asked = graph.num_edges if ask.pairs is None else len(ask.pairs)
@@ -138,8 +174,10 @@ def _demands(graph: Graph, ask: Question) -> int:
 
 def solve_question(named: NamedGraph, ask: Question) -> Solved:
     """Answer a question about a graph; what the library says in Python's words is said in flags."""
+    from ohmformer.apps.command_line.networks import ASK
+
     try:
-        return _ASK[ask.task](named, ask)
+        return (_ASK | ASK)[ask.task](named, ask)
     except ValueError as error:
         raise ValueError(in_flags(str(error), ask, named.graph.num_nodes)) from None
 
@@ -158,6 +196,7 @@ def in_flags(text: str, ask: Question, nodes: int) -> str:
             "--eps 0.1 estimates the index"
         )
     text = text.replace("expected a method among", "expected --method among")
+    text = text.replace("pass partial=True for NaN there", "--partial leaves it out")
     text = re.sub(r"\b(tol|eps|method|k|s)='?([\w.-]+)'?", r"--\1 \2", text)
     return re.sub(r"\ba larger tol\b", "a larger --tol", text)
 
@@ -167,15 +206,15 @@ def _resistance(named: NamedGraph, ask: Question) -> Solved:
 
     import ohmformer as ohm
 
-    graph, labels = named.graph, _labels(named)
+    graph, labels = named.graph, labels_of(named)
     pairs: Any = "edges"
     if ask.pairs is not None:
         pairs = torch.tensor([[named.number(a), named.number(b)] for a, b in ask.pairs], dtype=torch.long)
     with show_progress("projections" if ask.eps else "layers") as progress:
-        answer = ohm.effective_resistance(graph, pairs, eps=ask.eps, progress=progress, **_certain(ask))
+        answer = ohm.effective_resistance(graph, pairs, eps=ask.eps, progress=progress, **certain(ask))
     found = {"effective_resistance": answer.value.numpy()}
     if ask.pairs is None:
-        return Solved(answer, {**_edges(named), "resistance": graph.resistance.numpy(), **found})
+        return Solved(answer, {**edges_of(named), "resistance": graph.resistance.numpy(), **found})
     return Solved(answer, {"u": labels[pairs[:, 0].numpy()], "v": labels[pairs[:, 1].numpy()], **found})
 
 
@@ -185,8 +224,8 @@ def _all_pairs(named: NamedGraph, ask: Question) -> Solved:
     import ohmformer as ohm
 
     with show_progress("layers") as progress:
-        answer = ohm.effective_resistance(named.graph, "all", progress=progress, **_certain(ask))
-    labels, (u, v) = _labels(named), np.triu_indices(named.graph.num_nodes, 1)
+        answer = ohm.effective_resistance(named.graph, "all", progress=progress, **certain(ask))
+    labels, (u, v) = labels_of(named), np.triu_indices(named.graph.num_nodes, 1)
     return Solved(answer, {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]})
 
 
@@ -194,7 +233,7 @@ def _kirchhoff(named: NamedGraph, ask: Question) -> Solved:
     import ohmformer as ohm
 
     with show_progress("random signs" if ask.eps else "layers") as progress:
-        answer = ohm.kirchhoff_index(named.graph, eps=ask.eps, progress=progress, **_certain(ask))
+        answer = ohm.kirchhoff_index(named.graph, eps=ask.eps, progress=progress, **certain(ask))
     return Solved(answer, {"kirchhoff_index": answer.value.reshape(1).numpy()})
 
 
@@ -202,9 +241,9 @@ def _embedding(named: NamedGraph, ask: Question) -> Solved:
     import ohmformer as ohm
 
     with show_progress("layers") as progress:
-        answer = ohm.resistive_embedding(named.graph, ask.k, progress=progress, **_certain(ask))
+        answer = ohm.resistive_embedding(named.graph, ask.k, progress=progress, **certain(ask))
     columns = {f"x{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}
-    return Solved(answer, {"node": _labels(named), **columns})
+    return Solved(answer, {"node": labels_of(named), **columns})
 
 
 def _heat(named: NamedGraph, ask: Question) -> Solved:
@@ -215,8 +254,8 @@ def _heat(named: NamedGraph, ask: Question) -> Solved:
     signal = torch.zeros(named.graph.num_nodes, 1, dtype=torch.float64)
     signal[named.number(ask.source or "")] = 1.0
     with show_progress("heat"):
-        answer = ohm.heat_kernel(named.graph, ask.s, signal, **_certain(ask))
-    return Solved(answer, {"node": _labels(named), "heat": answer.value[:, 0].numpy()})
+        answer = ohm.heat_kernel(named.graph, ask.s, signal, **certain(ask))
+    return Solved(answer, {"node": labels_of(named), "heat": answer.value[:, 0].numpy()})
 
 
 def _eigenvectors(named: NamedGraph, ask: Question) -> Solved:
@@ -230,12 +269,13 @@ def _eigenvectors(named: NamedGraph, ask: Question) -> Solved:
         raise ValueError("expected a graph with an edge for --task eigenvectors, all eigenvalues of this one are zero")
     k = min(ask.k, most)
     with show_progress("eigenvectors"):
-        answer = ohm.eigenvectors(graph, k, **_certain(ask))
+        answer = ohm.eigenvectors(graph, k, **certain(ask))
     vectors = answer.value
     names = [f"v{i + 1}" for i in range(k)]
     notes = () if k == ask.k else (f"{k} eigenvectors instead of {ask.k}: the graph has {most} nonzero eigenvalues",)
-    table = {"node": _labels(named), **{name: vectors[:, i].numpy() for i, name in enumerate(names)}}
-    return Solved(answer, table, {"eigenvector": np.array(names), "eigenvalue": answer.eigenvalues.numpy()}, notes)
+    table = {"node": labels_of(named), **{name: vectors[:, i].numpy() for i, name in enumerate(names)}}
+    values = {"eigenvector": np.array(names), "eigenvalue": answer.eigenvalues.numpy()}
+    return Solved(answer, table, {"eigenvalues": values}, notes)
 
 
 def _flow(named: NamedGraph, ask: Question) -> Solved:
@@ -252,12 +292,12 @@ def _flow(named: NamedGraph, ask: Question) -> Solved:
     demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
     demands[source], demands[sink] = 1.0, -1.0
     with show_progress("layers") as progress:
-        answer = ohm.electric_flow(graph, demands, progress=progress, **_certain(ask))
+        answer = ohm.electric_flow(graph, demands, progress=progress, **certain(ask))
     potential = answer.potential[:, 0]
     if ask.task is Task.potentials:
-        table = {"node": _labels(named), "potential": potential.numpy()}
+        table = {"node": labels_of(named), "potential": potential.numpy()}
     else:
-        table = {**_edges(named), "flow": answer.flow[:, 0].numpy()}
+        table = {**edges_of(named), "flow": answer.flow[:, 0].numpy()}
     return Solved(answer, table, potential=potential, injected=demands)
 
 
@@ -269,7 +309,7 @@ def _power(named: NamedGraph, ask: Question) -> Solved:
 
     if not isinstance(named, PowerGrid):
         raise ValueError(f"expected a MATPOWER case (.m) for --task {ask.task}, got another graph")
-    options: dict[str, Any] = _certain(ask) | ({"method": "direct"} if ask.method == "auto" else {})
+    options: dict[str, Any] = certain(ask) | ({"method": "direct"} if ask.method == "auto" else {})
     ends = {name: named.case.column("branch", column).astype(int) for name, column in (("from", "F_BUS"), ("to", "T_BUS"))}
     table = {"branch": np.arange(len(named.case.branch)) + 1, **ends}
     if ask.task is Task.ptdf:
@@ -303,19 +343,21 @@ _ASK: dict[Task, Callable[[Any, Question], Solved]] = {
 }
 
 
-def _certain(ask: Question) -> dict[str, Any]:
+def certain(ask: Question) -> dict[str, Any]:
     """The options that every question takes."""
     return {"method": ask.method} if ask.tol is None else {"method": ask.method, "tol": ask.tol}
 
 
-def _labels(named: NamedGraph) -> np.ndarray:
+def labels_of(named: NamedGraph) -> np.ndarray:
+    """The names of all nodes."""
     import numpy as np
 
     return np.array(named.labels, dtype=str)
 
 
-def _edges(named: NamedGraph) -> dict[str, np.ndarray]:
-    labels, (u, v) = _labels(named), named.graph.edge_index.numpy()
+def edges_of(named: NamedGraph) -> dict[str, np.ndarray]:
+    """The names of the ends of all edges, as columns."""
+    labels, (u, v) = labels_of(named), named.graph.edge_index.numpy()
     return {"u": labels[u], "v": labels[v]}
 
 

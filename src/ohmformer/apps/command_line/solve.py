@@ -66,13 +66,26 @@ def solve(
     source: Annotated[str | None, typer.Option("--from", help="Node that flow or heat comes from.")] = None,
     sink: Annotated[str | None, typer.Option("--to", help="Node that flow goes to.")] = None,
     pair: Annotated[
-        list[str] | None, typer.Option(PAIR, metavar="A B", help="Two nodes, for their resistance; again for more pairs.")
+        list[str] | None,
+        typer.Option(PAIR, metavar="A B", help="Two nodes, for their resistance or current; again for more pairs."),
     ] = None,
-    pairs: Annotated[Path | None, typer.Option(help="File with two columns of nodes, for their resistances.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="File with two columns of nodes: pairs, as --pair.")] = None,
+    fixed: Annotated[
+        Path | None, typer.Option(help="File with a column of nodes and columns of values, for harmonic.")
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="NaN on components without a fixed node, instead of an error.")
+    ] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="Node to keep, or file with a column of them; again for more.")
+    ] = None,
     outage: Annotated[int | None, typer.Option(help="Row of the branch that is out, from 1, for lodf.")] = None,
     s: Annotated[float | None, typer.Option(help="Time, for heat: 0.5 unless given.")] = None,
     k: Annotated[int | None, typer.Option(help="How many eigenvectors, or coordinates of the embedding: 6.")] = None,
-    eps: Annotated[float | None, typer.Option(help="Estimate resistances of large graphs within 1 +- eps.")] = None,
+    eps: Annotated[
+        float | None, typer.Option(help="Estimate resistances of large graphs, or sparsify, within 1 +- eps.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the samples of sparsify: 0.")] = None,
     tol: Annotated[float | None, typer.Option(help="The largest residual that will do: 1e-6, or eps / 1000.")] = None,
     method: Annotated[str, typer.Option(help="A construction or solver by name.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .tsv, .npz or .parquet.")] = None,
@@ -83,13 +96,15 @@ def solve(
     with one_sentence(OSError):
         given = {
             "--from": source, "--to": sink, "--pair": pair or None, "--pairs": pairs, "--s": s, "--k": k, "--eps": eps,
-            "--tol": tol, "--plot": plot, "--explain": explained, "--outage": outage,
+            "--tol": tol, "--plot": plot, "--explain": explained, "--outage": outage, "--fixed": fixed, "--partial": partial,
+            "--keep": keep or None, "--seed": seed, "--method": None if method == "auto" else method,
         }  # fmt: skip
         check_flags(task, given)
         _check_outputs(out, plot, explained)
-        from ohmformer.graph.files import DELIMITERS, read_graph
+        from ohmformer.graph.files import DELIMITERS, read_graph, read_values
 
-        has_columns = pairs is None or file.suffix.lower() in DELIMITERS  # otherwise --sep is for --pairs alone
+        others = pairs is not None or fixed is not None or bool(keep)
+        has_columns = not others or file.suffix.lower() in DELIMITERS  # otherwise --sep is for the others alone
         named = read_graph(
             file, resistance=resistance, conductance=conductance, unit=unit, source=source_column, target=target_column,
             sep=sep if has_columns else None, header=header, symmetrize=symmetrize,
@@ -98,7 +113,10 @@ def solve(
         for note in named.notes:
             typer.echo(f"note: {note}", err=True)
         asked = _asked_pairs(named, pair, pairs, sep)
-        ask = Question(task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method, outage)
+        ask = Question(
+            task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method, outage, seed or 0,
+            _kept_nodes(named, keep, sep), None if fixed is None else read_values(fixed, named, sep=sep), partial,
+        )  # fmt: skip
         for node in (source, sink):
             if node is not None:
                 named.number(node)
@@ -148,6 +166,19 @@ def _asked_pairs(
     return asked if pairs is None else asked + read_pairs(pairs, named, sep=sep)
 
 
+def _kept_nodes(named: NamedGraph, keep: list[str] | None, sep: str | None) -> list[str] | None:
+    """The nodes of every ``--keep``: its own, or those of a file if no node is called so."""
+    if not keep:
+        return None
+    from ohmformer.graph.files import read_nodes
+
+    found: list[str] = []
+    for given in keep:
+        is_file = given not in named.labels and Path(given).is_file()
+        found += read_nodes(Path(given), named, sep=sep) if is_file else [named.labels[named.number(given)]]
+    return list(dict.fromkeys(found))
+
+
 def _print_certificate(solved: Solved) -> None:
     answer = solved.answer
     for note in solved.notes:
@@ -156,8 +187,8 @@ def _print_certificate(solved: Solved) -> None:
     note = f"; {answer.note}" if answer.note else ""
     certificate = f"residual {answer.residual:.1e}, proved bound {bound}"
     typer.echo(f"{answer.method}, {answer.layers} layers, {certificate}{note}", err=True)
-    if solved.eigenvalues is not None:
-        rows = zip(*(column.tolist() for column in solved.eigenvalues.values()), strict=True)
+    if "eigenvalues" in solved.beside:
+        rows = zip(*(column.tolist() for column in solved.beside["eigenvalues"].values()), strict=True)
         typer.echo("eigenvalues: " + ", ".join(f"{name} {value:.9g}" for name, value in rows), err=True)
 
 
@@ -174,15 +205,16 @@ def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, p
         figure = draw_circuit(named.graph, solved.potential, solved.injected, title=title, labels=named.labels)
     if out is not None:
         typer.echo(f"table: {write_table(out, solved.table)}", err=True)
-        if solved.eigenvalues is not None:
-            beside = out.with_suffix(f".eigenvalues{out.suffix}")
-            typer.echo(f"eigenvalues: {write_table(beside, solved.eigenvalues)}", err=True)
+        for name, table in solved.beside.items():
+            typer.echo(f"{name}: {write_table(out.with_suffix(f'.{name}{out.suffix}'), table)}", err=True)
     if plot is not None and figure is not None:
         from ohmformer.graph.draw import save
 
         typer.echo(f"picture: {save(figure, plot)}", err=True)
     if out is None:
         print_table(solved.table)
+        if solved.beside and "eigenvalues" not in solved.beside:
+            typer.echo(f"note: --out FILE writes {' and '.join(solved.beside)}, too", err=True)
 
 
 def print_table(table: Mapping[str, np.ndarray]) -> None:
