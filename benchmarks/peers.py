@@ -19,8 +19,8 @@ BUDGET = 8.0
 
 Solve = Callable[[np.ndarray], np.ndarray]
 
-scale = [1.0]
-"""How many times as much as the last answer, without what was left off, the whole would be: demands or edges."""
+left_off = [0.0, 0.0]
+"""Seconds by the clock and of the processor that what was left off of the last answer would have taken."""
 
 
 class Grounded:
@@ -97,7 +97,7 @@ def _one_by_one(solve: Solve) -> Solve:
     def solve_all(b: np.ndarray) -> np.ndarray:
         if b.ndim == 1:
             return solve(b)
-        x, start = np.zeros_like(b), time.perf_counter()
+        x, start = np.zeros_like(b), _now()
         for done in range(1, b.shape[1] + 1):
             x[:, done - 1] = solve(np.ascontiguousarray(b[:, done - 1]))
             if _over(start, done, b.shape[1]):
@@ -107,11 +107,16 @@ def _one_by_one(solve: Solve) -> Solve:
     return solve_all
 
 
-def _over(start: float, done: int, total: int) -> bool:
-    """Whether the budget is used up; the rest is extrapolated."""
-    if time.perf_counter() - start <= BUDGET or done == total:
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _over(start: tuple[float, float], done: int, total: int) -> bool:
+    """Whether the budget is used up since the first demand; the rest is extrapolated."""
+    took = [now - then for now, then in zip(_now(), start, strict=True)]
+    if took[0] <= BUDGET or done == total:
         return False
-    scale[0] = total / done
+    left_off[:] = [seconds * (total / done - 1) for seconds in took]
     return True
 
 
@@ -172,7 +177,7 @@ def _by_columns(edges: Edges, factorise: Callable[[csc_array], Solve]) -> np.nda
     """A demand for every edge, 64 at a time."""
     system = Grounded(edges)
     solve = factorise(system.matrix)
-    found, start = np.zeros(len(edges.ends)), time.perf_counter()
+    found, start = np.zeros(len(edges.ends)), _now()
     for first in range(0, len(found), 64):
         u, v = edges.ends[first : first + 64].T
         b, column = np.zeros((edges.nodes, len(u))), np.arange(len(u))

