@@ -3,7 +3,8 @@ import json
 from pathlib import Path
 
 from ohmformer.experiments.molecules.config import RunConfig
-from ohmformer.experiments.molecules.table2 import GRID, finished, grid, markdown, write
+from ohmformer.experiments.molecules.model import MoleculeModel
+from ohmformer.experiments.molecules.table2 import GRID, ZINC12K, finished, grid, markdown, write
 
 
 def _finish(folder: Path, config: RunConfig, test: float) -> None:
@@ -45,3 +46,13 @@ def test_table_and_picture_are_written(tmp_path: Path):
     table, picture = write(finished(tmp_path / "runs"), tmp_path, name="table2-zinc", note="By hand.")
     assert "0.050" in table.read_text()
     assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_the_benchmark_s_grid_has_one_schedule_and_at_most_half_a_million_parameters():
+    runs = grid("zinc12k", ZINC12K, 3, "gine")
+    assert [run.encoding for run in runs] == [*ZINC12K] * 3
+    about = ("backbone", "layers", "width", "epochs", "batch", "lr", "encoding_lr", "weight_decay", "average", "schedule")
+    assert len({tuple(getattr(run, name) for name in about) for run in runs}) == 1
+    assert {(run.train, run.valid, run.test) for run in runs} == {(None, None, None)}
+    for run in runs[: len(ZINC12K)]:
+        assert MoleculeModel(run, 21, 37).parameter_counts()["parameters"] < 500_000

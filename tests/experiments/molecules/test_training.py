@@ -42,9 +42,14 @@ def test_a_run_leaves_a_result_a_history_and_two_checkpoints(small: RunConfig, d
     assert result["test"] == pytest.approx(float((predict(module.model, test) - test.y).abs().mean()), rel=1e-6)
 
 
-@pytest.mark.parametrize(("encoding", "average"), [("lt-diagonal", 0.9), ("lt-random", 0.0), ("lappe", 0.0)])
-def test_a_killed_run_ends_as_it_would_have(encoding: str, average: float, small: RunConfig, tables: Tables, tmp_path: Path):
-    config = replace(small, encoding=encoding, average=average)
+@pytest.mark.parametrize(
+    ("encoding", "average", "backbone"),
+    [("lt-diagonal", 0.9, "gt"), ("lt-random", 0.0, "gt"), ("lappe", 0.0, "gt"), ("lt-pairs", 0.9, "gine")],
+)
+def test_a_killed_run_ends_as_it_would_have(
+    encoding: str, average: float, backbone: str, small: RunConfig, tables: Tables, tmp_path: Path
+):
+    config = replace(small, encoding=encoding, average=average, backbone=backbone, dropout=0.1)
     whole = train(config, RunData(config, tables), tmp_path / "whole", accelerator="cpu")
     with pytest.raises(Killed):
         train(config, RunData(config, tables), tmp_path / "killed", accelerator="cpu", progress=_kill_after(2))

@@ -143,10 +143,14 @@ _PAPER = {
     "width": 128, "readout": "paper", "batch": 200, "lr": 1e-3, "encoding_lr": 1e-2, "epochs": 2000, "clip": 10.0,
     "rings": "networkx", "pretrain": 120,
 }  # fmt: skip
+_GINE = {
+    "backbone": "gine", "layers": 8, "readout": "sum", "batch": 64, "lr": 1e-3, "encoding_lr": 1e-3, "weight_decay": 1e-5,
+}  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"width": 32, "epochs": 15, "average": 0.999},
     "standard": {"epochs": 40, "average": 0.999},
     "best": {"width": 128, "epochs": 100, "lr": 5e-4, "average": 0.999},
+    "gine": {**_GINE, "epochs": 100, "average": 0.999},
     "paper": {**_PAPER, "schedule": "steps"},
     "notebook": {**_PAPER, "schedule": "halving", "adam": True, "starts": 3},
 }

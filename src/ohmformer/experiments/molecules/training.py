@@ -148,7 +148,9 @@ class Regression(L.LightningModule):
         """Compute the mean error, scaled so that its mean over processes is the mean over molecules."""
         molecules, total = batch
         draw = draw_of(self.config.seed, STEP, self.global_step * self.trainer.world_size + self.global_rank)
-        error = (self.model(molecules, draw) - molecules.y).abs().sum()
+        with torch.random.fork_rng([]):
+            torch.manual_seed(draw.initial_seed())  # dropout draws from the global generator
+            error = (self.model(molecules, draw) - molecules.y).abs().sum()
         self._train += torch.tensor([float(error.detach()), len(molecules.y)])
         return error * (self.trainer.world_size / total)
 
