@@ -20,10 +20,10 @@ DEVICES = [os.environ[PRETEND]] if PRETEND in os.environ else ["cpu", "cuda"] if
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """Every device that the suite runs on: the CPU always, CUDA where it is present."""
     if request.param == "elsewhere":
-        from tests.elsewhere import DEVICE, SecondDevice
+        from tests.elsewhere import second_device
 
-        with SecondDevice():
-            yield DEVICE
+        with second_device() as pretended:
+            yield pretended
     else:
         yield torch.device(request.param)
 

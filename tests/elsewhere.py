@@ -4,14 +4,18 @@ An operation that mixes tensors of both devices raises what torch raises on a ma
 to say ``device=`` is found on a machine that has none.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _setup_privateuseone_for_python_backend("elsewhere")
+torch.get_device_module("elsewhere").get_amp_supported_dtype = list
 DEVICE = torch.device("elsewhere", 0)
 MOVING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
@@ -23,9 +27,11 @@ class Elsewhere(torch.Tensor):
 
     @staticmethod
     def __new__(cls, numbers: torch.Tensor) -> "Elsewhere":
-        shape: dict[str, Any] = {"dtype": numbers.dtype, "layout": numbers.layout, "device": DEVICE}
+        shape: dict[str, Any] = {"dtype": numbers.dtype, "device": DEVICE}
         if numbers.layout == torch.strided:
             shape |= {"strides": numbers.stride(), "storage_offset": numbers.storage_offset()}
+        elif numbers.layout == torch.sparse_coo:  # CSR is not known to C++: it is taken for strided there
+            shape["layout"] = numbers.layout
         return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, **shape)
 
     def __init__(self, numbers: torch.Tensor) -> None:
@@ -40,6 +46,23 @@ class Elsewhere(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
+
+
+class Constructor(TorchFunctionMode):
+    """``torch.tensor(..., device=)``, which dispatch modes do not see."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is not torch.tensor or torch.device(kwargs.get("device") or "cpu").type != DEVICE.type:
+            return func(*args, **kwargs)
+        return torch.tensor(*args, **{**kwargs, "device": None}).to(DEVICE)
+
+
+@contextmanager
+def second_device() -> Iterator[torch.device]:
+    """Have a second device within a ``with`` block."""
+    with SecondDevice(), Constructor():
+        yield DEVICE
 
 
 class SecondDevice(TorchDispatchMode):

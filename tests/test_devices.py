@@ -8,9 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CODE = """
 import sys, pytest, torch
-from tests.elsewhere import DEVICE, SecondDevice
-with SecondDevice(), pytest.raises(RuntimeError, match="expected all tensors on one device"):
-    torch.zeros(3, device=DEVICE) + torch.ones(3)
+from tests.elsewhere import second_device
+with second_device() as device, pytest.raises(RuntimeError, match="expected all tensors on one device"):
+    torch.zeros(3, device=device) + torch.ones(3)
 sys.exit(pytest.main(["-n", "0", "tests/solve/test_engines.py::test_every_question_stays_on_its_device"]))
 """
 

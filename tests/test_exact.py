@@ -55,7 +55,7 @@ def test_effective_resistance_is_networkxs(device, g):
     theirs: Any = nx.resistance_distance(g.to_networkx(), weight="resistance")
     for u, row in theirs.items():
         for v, value in row.items():
-            assert exact.effective_resistance(g)[u, v] == pytest.approx(value, rel=1e-8, abs=1e-9)
+            assert float(exact.effective_resistance(g)[u, v]) == pytest.approx(value, rel=1e-8, abs=1e-9)
 
 
 @given(graphs())
