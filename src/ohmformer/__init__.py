@@ -79,28 +79,16 @@ _MODULES = {
     "native": "native",
     "power": "solve.power",
 }
-_ROOMS = {
-    "graph": ["Graph", "Raster", "Spectrum"],
-    "graph.memory": ["forget"],
-    "solve": [
-        "Answer",
-        "current_flow",
-        "effective_resistance",
-        "eigenvectors",
-        "electric_flow",
-        "harmonic",
-        "heat_kernel",
-        "kirchhoff_index",
-        "kron_reduce",
-        "potentials",
-        "resistive_embedding",
-        "sparsify",
-        "spectral_filter",
-    ],
-    "solve.plan": ["plan"],
-    "transformer": ["EfficientTransformer", "LinearTransformer"],
+_HOMES = {
+    "EfficientTransformer": "transformer",
+    "Graph": "graph",
+    "LinearTransformer": "transformer",
+    "Raster": "graph",
+    "Spectrum": "graph",
+    "forget": "graph.memory",
+    "plan": "solve.plan",
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+"""Where classes and functions are defined that are not in ``solve``."""
 
 _moved.install()
 
@@ -108,8 +96,8 @@ _moved.install()
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{_MODULES[name]}")
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'solve')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

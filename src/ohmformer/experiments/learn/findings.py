@@ -40,9 +40,7 @@ def findings(results: Mapping[Job, Mapping[str, Any]]) -> list[Finding]:
             mine = [job for job in results if (job.setting.loss, job.setting.graphs) == (loss, graphs)]
             if mine:
                 deepest = max(mine, key=lambda job: job.setting.layers)
-                each = each_loss(results[deepest])
-                judge = _larger_are_better if loss == "1-10" else _smaller_are_better
-                found.append(judge(graphs, deepest.setting.layers, each))
+                found.append(_judge(loss, graphs, deepest.setting.layers, each_loss(results[deepest])))
     return found
 
 
@@ -52,18 +50,15 @@ def each_loss(result: Mapping[str, Any]) -> list[float]:
     return [sum(column) / len(column) for column in columns]
 
 
-def _larger_are_better(graphs: str, layers: int, each: list[float]) -> Finding:
-    """Check loss_3 > loss_4 > ... > loss_10, where loss_2 < loss_3 is the exception."""
-    losses = each[1:10]
-    wrong = [i + 3 for i, (a, b) in enumerate(pairwise(losses[1:])) if not a > b]
-    exception = "; loss_2 is the exception" if losses[0] < losses[1] else "; loss_2 is no exception"
-    note = exception + (f"; it rises from index {', '.join(map(str, wrong))} to the next" if wrong else "")
-    return Finding("trained on loss_1-10, larger eigenvectors are more accurate", graphs, layers, losses, not wrong, note)
-
-
-def _smaller_are_better(graphs: str, layers: int, each: list[float]) -> Finding:
-    """Check loss_2 < loss_3 < loss_4 < loss_5."""
-    losses = each[1:5]
-    wrong = [i + 2 for i, (a, b) in enumerate(pairwise(losses)) if not a < b]
-    note = f"; it falls from index {', '.join(map(str, wrong))} to the next" if wrong else ""
-    return Finding("trained on loss_1-5, smaller eigenvectors are more accurate", graphs, layers, losses, not wrong, note)
+def _judge(trained_on: str, graphs: str, layers: int, each: list[float]) -> Finding:
+    """Check loss_3 > loss_4 > ... > loss_10, where loss_2 is the paper's exception, or loss_2 < loss_3 < loss_4 < loss_5."""
+    if trained_on == "1-10":
+        first, losses, better, turns = 3, each[1:10], "larger", "rises"
+        note = "; loss_2 is the exception" if losses[0] < losses[1] else "; loss_2 is no exception"
+        wrong = [i for i, (a, b) in enumerate(pairwise(losses[1:]), first) if not a > b]
+    else:
+        first, losses, better, turns, note = 2, each[1:5], "smaller", "falls", ""
+        wrong = [i for i, (a, b) in enumerate(pairwise(losses), first) if not a < b]
+    note += f"; it {turns} from index {', '.join(map(str, wrong))} to the next" if wrong else ""
+    claim = f"trained on loss_{trained_on}, {better} eigenvectors are more accurate"
+    return Finding(claim, graphs, layers, losses, not wrong, note)
