@@ -227,8 +227,13 @@ def skipped(order: Order, done: dict[Order, dict[str, Any]]) -> str | None:
         return "n x n"
     if threads > 1 and solver not in ("ours", "cholmod", "apxchol", "networkit"):
         return "one thread only"
-    failed = [done.get((name, solver, asked, t), {}).get("failed") for asked in ("one", question) for t in (1, threads)]
-    return next((why for why in failed if why), None)
+    rows = [done.get((name, solver, asked, t), {}) for asked in ("one", question) for t in (1, threads)]
+    return next((failure(row) for row in rows if "failed" in row), None)
+
+
+def failure(row: dict[str, Any]) -> str:
+    """What the table says of a measurement that failed; the file of measurements says more."""
+    return row["failed"] if row["failed"].startswith(">") else "failed"
 
 
 def run_one(order: Order) -> dict[str, Any]:
@@ -340,7 +345,7 @@ def cell(
         why = skipped((name, solver, question, threads), done)
         return why if why and key in ("wall", "cpu") else ""
     if "failed" in row:
-        return row["failed"] if key in ("wall", "cpu") else ""
+        return failure(row) if key in ("wall", "cpu") else ""
     value = row.get(key)
     return "" if value is None else f"{'~' if row.get('scaled') and key in ('wall', 'cpu') else ''}{value:{style}}"
 
