@@ -78,7 +78,7 @@ KERNELS: dict[str, Kernel] = {
     "ohm_conjugate": Kernel(
         "Steps of conjugate gradients on panels of up to 8 demands, with an approximate Cholesky factor.",
         "elimination.c",
-        4 * WHOLE + 16 * ARRAY,
+        4 * WHOLE + 18 * ARRAY,
         {"demands": 8},
         long=True,
     ),

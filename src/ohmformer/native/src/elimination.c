@@ -266,6 +266,7 @@ typedef struct {
     const double *share, *inverse, *goal;
     double *x, *r, *p, *q, *size, *product;
     int64_t *done;
+    double *alpha, *beta;
 } Solve;
 
 /* q <- (factor)^+ r, and r . q: a sweep forwards and one backwards */
@@ -315,6 +316,7 @@ INLINE void iterate(const Solve *a, const int width, int64_t panel) {
     const int64_t numbers = a->nodes * width;
     double *x = a->x + numbers * panel, *r = a->r + numbers * panel, *p = a->p + numbers * panel, *q = a->q + numbers * panel;
     double *size = a->size + width * panel, *product = a->product + width * panel;
+    double *alpha = a->alpha + a->steps * width * panel, *beta = a->beta + a->steps * width * panel;
     const double *goal = a->goal + width * panel;
     int64_t step = 0;
     for (; step < a->steps && !STOPPED; step++) {
@@ -324,14 +326,15 @@ INLINE void iterate(const Solve *a, const int width, int64_t panel) {
         double dot[WIDEST], factor[WIDEST];
         sweep(a, width, r, q, dot);
         for (int c = 0; c < width; c++) {
-            factor[c] = product[c] > 0 ? dot[c] / product[c] : 0;
+            beta[width * step + c] = factor[c] = product[c] > 0 ? dot[c] / product[c] : 0;
             product[c] = dot[c];
         }
         for (int64_t i = 0; i < numbers; i += width)
             for (int c = 0; c < width; c++) p[i + c] = q[i + c] + factor[c] * p[i + c];
         multiply(a, width, p, q, dot);
         for (int c = 0; c < width; c++) {
-            factor[c] = size[c] > goal[c] && dot[c] > 0 ? product[c] / dot[c] : 0; /* what is solved stays as it is */
+            /* what is solved stays as it is */
+            alpha[width * step + c] = factor[c] = size[c] > goal[c] && dot[c] > 0 ? product[c] / dot[c] : 0;
             size[c] = 0;
         }
         double sum[WIDEST] = {0};
@@ -359,12 +362,14 @@ static int conjugate(const void *arguments, int64_t first, int64_t last) {
 
 /* Up to `steps` steps of conjugate gradients on panels of 1, 2, 4 or 8 demands, each with coefficients of its own, until the
  * squared norms of all residuals are at most `goal`. Before the first call x and p are zero, r is the demands, size its squared
- * norms, and product zero; q is scratch. done[panel] is the number of steps. */
+ * norms, and product zero; q is scratch. done[panel] is the number of steps; alpha and beta, rows of `width` for every step, are
+ * the coefficients that residual and direction got. */
 EXPORT int ohm_conjugate(int64_t threads, int64_t nodes, int64_t panels, int64_t width, int64_t steps, const int32_t *start,
                          const int32_t *column, const double *value, const double *diagonal, const int64_t *begin,
                          const int32_t *neighbour, const double *share, const double *inverse, const double *goal, double *x,
-                         double *r, double *p, double *q, double *size, double *product, int64_t *done) {
+                         double *r, double *p, double *q, double *size, double *product, int64_t *done,
+                         double *alpha, double *beta) {
     const Solve a = {nodes, width, steps, start, column, value, diagonal, begin, neighbour, share, inverse, goal,
-                     x, r, p, q, size, product, done};
+                     x, r, p, q, size, product, done, alpha, beta};
     return share_out(threads, panels, 1, conjugate, &a) ? 1 : STOPPED ? WAS_STOPPED : 0;
 }

@@ -17,8 +17,9 @@ from torch import Tensor
 from ohmformer.constructions.electric import Chebyshev
 from ohmformer.graph import Spectrum
 from ohmformer.solve.answer import Answer
+from ohmformer.solve.certificate import EPS, Measured, measure, sum_over_graphs
 from ohmformer.solve.engines import chebyshev_native
-from ohmformer.solve.engines.base import Problem, Watch, relative_residual
+from ohmformer.solve.engines.base import Problem, Watch
 from ohmformer.solve.scaled import RowBlocks, Scaled, column_norms, empty_huge_pages, in_blocks, prepared
 
 
@@ -39,10 +40,17 @@ class ChebyshevEngine:
         phi = graph.center_(solved.potentials).to(psi.dtype)
         worst = float(solved.residual.max()) if solved.residual.numel() else 0.0
         if phi.dtype != torch.float64 or graph.num_graphs > 1:
-            worst = relative_residual(graph, phi, psi)
+            now = measure(graph, phi, psi)
+            worst, norm = now.residual, sum_over_graphs(graph, (scaled.root * now.left).square()).sqrt()
+        else:
+            now, norm = Measured(solved.demands, solved.energy[None], worst), solved.scaled_residual[None]
+        lmin = solved.spectrum.lmin
+        error = now.error(norm / math.sqrt(lmin) + 4 * EPS / lmin * now.energy.sqrt())
         stopped = watch.stopped and worst > problem.tol
-        note = "stopped early" if stopped else ""
-        return Answer(phi, "chebyshev", solved.deepest, worst, None, solved.spectrum, note, stopped)
+        note, kind = "stopped early" if stopped else "", "estimate"
+        return Answer(
+            phi, "chebyshev", solved.deepest, worst, None, solved.spectrum, note, stopped, error=error, error_kind=kind
+        )
 
 
 def reduction(spectrum: Spectrum) -> float:
@@ -73,6 +81,8 @@ class _Solve:
         self.scaled, self.spectrum, self.watch = scaled, spectrum, watch
         self.norm = column_norms(self.demands)
         self.residual = (self.norm > 0).double()
+        self.energy, self.scaled_residual = torch.zeros_like(self.norm), column_norms(self.demands, scaled.root)
+        """Of potentials ``|phi|_L^2``, and of residuals ``|D^-1/2 r|``."""
         self.potentials = empty_huge_pages(*self.demands.shape, dtype=torch.float64, device=self.demands.device).zero_()
         self.deepest = 0
         self._use(spectrum)
@@ -110,6 +120,7 @@ class _Solve:
             before, worst = worst, float(now.max())
             if worst < before:
                 left, self.residual[part] = after, now
+                self.energy[part], self.scaled_residual[part] = _energies(psi, phi, left, self.scaled.root)
             else:
                 _add(phi, found, -size, self.scaled.root)
             layers += done
@@ -167,6 +178,14 @@ def chebyshev_round(
     except KeyboardInterrupt:
         watch.stopped = True
     return x, done
+
+
+def _energies(psi: Tensor, phi: Tensor, left: Tensor, root: Tensor) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """``phi^T L phi = phi^T (psi - left)``, and ``|D^-1/2 left|``, of every column."""
+    energy = torch.zeros_like(psi[0])
+    for rows in in_blocks(len(psi)):
+        energy += (phi[rows] * (psi[rows] - left[rows])).sum(0)
+    return energy.clamp(min=0), column_norms(left, root)
 
 
 def _add(phi: Float[Tensor, "n k"], x: Float[Tensor, "n k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]) -> None:

@@ -6,6 +6,7 @@ Graphs of like size are inverted together, each of them scaled, ``N = D^-1/2 L D
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,9 @@ from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.blocks import Blocks
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve.answer import Answer
+from ohmformer.solve.certificate import MARGIN, energy_norm, measure, sum_over_graphs
 from ohmformer.solve.engines import cubing_native
-from ohmformer.solve.engines.base import DENSE, Problem, relative_residual
+from ohmformer.solve.engines.base import DENSE, Problem
 from ohmformer.solve.engines.cubing_layers import Depth, ScaledBlock, invert_
 from ohmformer.solve.scaled import LARGEST
 
@@ -37,8 +39,9 @@ class CubingEngine:
         graph, psi = problem.graph, problem.demands
         inverses = invert(graph, problem.tol, native=problem.part.native)
         phi = graph.center(inverses.apply(psi))
-        worst = relative_residual(graph, phi, psi)
-        return Answer(phi, "cubing", inverses.layers, worst, inverses.bound, inverses.spectrum)
+        now = measure(graph, phi, psi)
+        certificate = {"error": now.error(inverses.energy_norm(graph, now.left)), "error_kind": "bound"}
+        return Answer(phi, "cubing", inverses.layers, now.residual, inverses.bound, inverses.spectrum, **certificate)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,18 @@ class Inverses:
         for block in self.blocks.blocks:
             phi = phi.index_put((block.node,), block.of(self.buffer) @ padded[block.node])
         return phi[:-1].to(psi.dtype)
+
+    def energy_norm(self, graph: Graph, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
+        """At least ``|L^+ psi|_L``: that of ``X psi`` over one less the norm of ``1 - L X``, or by the smallest eigenvalue.
+
+        The norm is at most ``sqrt(n)`` times the length of the longest column.
+        """
+        left = math.sqrt(graph.width) * self.residual
+        if left < 0.5:
+            return MARGIN * energy_norm(graph, self.apply(psi)) / (1 - left)
+        degree = torch.as_tensor(graph.degrees(), device=psi.device)[:, None]
+        scaled = torch.where(degree > 0, psi.square() / torch.where(degree > 0, degree, 1.0), 0.0)
+        return (sum_over_graphs(graph, scaled) / self.spectrum.lmin).sqrt()
 
     def between(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
         """``X_uu + X_vv - X_uv - X_vu``: the effective resistance of pairs of nodes of one component."""

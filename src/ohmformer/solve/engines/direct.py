@@ -21,16 +21,13 @@ from torch import Tensor
 from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.certificate import energy_norm, measure, rounding_norm
+from ohmformer.solve.certificate import MARGIN, energy_norm, measure, rounding_norm
 from ohmformer.solve.engines.base import Problem
 from ohmformer.solve.factor import look, prepared, that_fits
 
 EXACT = 1e-13
 """An error that is not made smaller."""
 ROUNDS = 4
-MARGIN = 1.1
-"""The solution for a residual is right to ``eps sqrt(kappa)`` times a small multiple of the nodes: 1e-5 for resistances over
-twenty orders of magnitude."""
 
 Apply = Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "nodes k"]]
 

@@ -9,11 +9,12 @@ while it misses the tolerance and still falls, what is left is solved for again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.linalg import eigvalsh_tridiagonal
 from scipy.sparse import csc_array
 from scipy.sparse.linalg import splu
 from torch import Tensor
@@ -22,6 +23,7 @@ from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve.answer import Answer
+from ohmformer.solve.certificate import energy_norm, measure
 from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
 from ohmformer.solve.engines.elimination_factor import Factor, eliminate
 from ohmformer.solve.rows import Rows, edges_of
@@ -36,6 +38,9 @@ STEPS = 1000
 """Steps after which conjugate gradients begin anew from the residual as it is; 20 to 50 are usual."""
 STALLED = 10
 """Reports in a row after which a solve that has not halved its residual ends."""
+
+MARGIN = 2.0
+"""For Ritz values that have not settled: the smallest one lies above the smallest eigenvalue of ``M^-1 L``."""
 
 
 class EliminationEngine:
@@ -56,21 +61,28 @@ class EliminationEngine:
         on_host = graph.device.type == "cpu" and graph.dtype == torch.float64
         host = graph if on_host else graph.to("cpu", torch.float64)
         demands = psi.detach().to("cpu", torch.float64)
-        phi, watch, deepest = torch.zeros_like(demands), Watch(problem.progress), 0
+        phi, watch, deepest, lowest, found = torch.zeros_like(demands), Watch(problem.progress), 0, 1.0, None
         try:
             with native.polled(lambda: watch(0)):
                 found = factored(graph, in_c=problem.part.native)
                 for first in range(0, demands.shape[1], problem.part.panel):
                     part = slice(first, first + problem.part.panel)
-                    deepest = max(deepest, _solve(host, found, demands[:, part], phi[:, part], problem.tol, watch))
+                    steps, ritz = _solve(host, found, demands[:, part], phi[:, part], problem.tol, watch)
+                    deepest, lowest = max(deepest, steps), min(lowest, ritz)
                     if watch.stopped:
                         break
         except (KeyboardInterrupt, native.Stopped):
             watch.stopped = True
         phi = graph.center(phi.to(psi))
-        worst = relative_residual(graph, phi, psi)
-        stopped = watch.stopped and worst > problem.tol
-        return Answer(phi, "elimination", deepest, worst, None, None, "stopped early" if stopped else "", stopped)
+        now = measure(host, phi.to(demands), demands)
+        stopped = watch.stopped and now.residual > problem.tol
+        note = "stopped early" if stopped else ""
+        answer = Answer(phi, "elimination", deepest, now.residual, None, None, note, stopped)
+        if found is None or stopped:
+            return answer
+        panels = now.left.split(problem.part.panel, dim=1)
+        norm = torch.cat([energy_norm(host, preconditioned(found, left)) for left in panels], dim=1)
+        return replace(answer, error=now.error(norm * MARGIN / lowest), error_kind="estimate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +92,13 @@ class Factored:
     factor: Factor
     iterate: Callable[[State, int], int]
     """Do up to so many steps, fewer if all columns have reached their goals; returns how many."""
+
+
+def preconditioned(found: Factored, psi: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    """The approximate solution ``M^-1 psi`` by the factor alone: the first direction of conjugate gradients."""
+    state, place = _start(found, psi, psi.new_zeros(psi.shape[1])), found.factor.place.long()
+    found.iterate(state, 1)
+    return torch.cat([panel[place] for panel in state.p], dim=1)[:, : psi.shape[1]]
 
 
 class State:
@@ -93,6 +112,23 @@ class State:
         """Squared norms of the residuals."""
         self.product = torch.zeros_like(self.size)
         """Of residual and direction, in the step before."""
+        self.coefficients: list[tuple[np.ndarray, np.ndarray]] = []
+        """By what the columns of the first panel moved and what their directions kept, ``(steps, width)`` for every call."""
+
+    def smallest_ritz_value(self) -> float:
+        """The smallest Ritz value of ``M^-1 L`` in the first panel: the steps are Lanczos's, in other words."""
+        lowest = 1.0
+        if not self.coefficients:
+            return lowest
+        alphas, betas = (np.concatenate(c) for c in zip(*self.coefficients, strict=True))
+        for alpha, beta in zip(alphas.T, betas.T, strict=True):
+            steps = int(np.argmin(alpha > 0)) if (alpha <= 0).any() else len(alpha)
+            if steps:
+                a, b = 1 / alpha[:steps], beta[1:steps]
+                diagonal = a + np.concatenate([[0.0], b * a[:-1]])
+                values = eigvalsh_tridiagonal(diagonal, np.sqrt(b) * a[:-1])
+                lowest = min(lowest, max(float(values[0]), 1e-3))
+        return lowest
 
 
 def factored(graph: Graph, *, in_c: bool) -> Factored:
@@ -107,14 +143,14 @@ def factored(graph: Graph, *, in_c: bool) -> Factored:
 
 def _solve(
     graph: Graph, found: Factored, psi: Float[Tensor, "n k"], phi: Float[Tensor, "n k"], tol: float, watch: Watch
-) -> int:
-    """Solve for demands, in place of the zeros of ``phi``, until nothing is gained; returns the number of steps."""
+) -> tuple[int, float]:
+    """Solve for demands, in place of the zeros of ``phi``, until nothing is gained; returns steps and a Ritz value."""
     norms = psi.new_zeros(graph.num_graphs, psi.shape[1]).index_add(0, graph.batch, psi.square())
     smallest = torch.where(norms > 0, norms, torch.inf).amin(0)  # of the graphs of a batch, each has its own tolerance
-    goal, left, worst, steps = smallest * (0.5 * tol) ** 2, psi, 1.0 if psi.any() else 0.0, 0
+    goal, left, worst, steps, lowest = smallest * (0.5 * tol) ** 2, psi, 1.0 if psi.any() else 0.0, 0, 1.0
     while worst > tol and not watch.stopped:
-        found_x, done = _conjugate_gradients(found, left, goal, watch)
-        steps += done
+        found_x, done, ritz = _conjugate_gradients(found, left, goal, watch)
+        steps, lowest = steps + done, min(lowest, ritz)
         after = residual(graph, phi + found_x, psi)
         before, now = worst, relative_residual(graph, phi, psi, after)
         if now < worst:
@@ -122,23 +158,14 @@ def _solve(
             left, worst = graph.center(after), now
         if not now < 0.5 * before:
             break  # float64 gives no more
-    return steps
+    return steps, lowest
 
 
 def _conjugate_gradients(
     found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"], watch: Watch
-) -> tuple[Float[Tensor, "n k"], int]:
+) -> tuple[Float[Tensor, "n k"], int, float]:
     """Solutions for columns of demands until the squared norms of their residuals are at most ``goal``."""
-    order, place = found.factor.order.long(), found.factor.place.long()
-    n, k = psi.shape
-    width = next(w for w in (1, 2, 4, WIDEST) if k <= w or w == WIDEST)
-    panels = -(-k // width)
-    demands = psi.new_zeros(panels, n, width)
-    goals = goal.new_zeros(panels * width)
-    goals[:k] = torch.where(goal < torch.inf, goal, 0.0)
-    for panel, columns in zip(demands, psi.split(width, dim=1), strict=True):
-        panel[:, : columns.shape[1]] = columns[order]
-    state = State(demands, goals.view(panels, width))
+    state, place = _start(found, psi, goal), found.factor.place.long()
     done, best, without_gain = 0, torch.inf, 0
     norm = float(state.size.max())
     try:
@@ -153,7 +180,20 @@ def _conjugate_gradients(
             best, without_gain = (size, 0) if size < best / 4 else (best, without_gain + 1)
     except (KeyboardInterrupt, native.Stopped):
         watch.stopped = True
-    return torch.cat([panel[place] for panel in state.x], dim=1)[:, :k], done
+    return torch.cat([panel[place] for panel in state.x], dim=1)[:, : psi.shape[1]], done, state.smallest_ritz_value()
+
+
+def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]) -> State:
+    """Demands in panels, in the order of elimination, before the first step."""
+    n, k = psi.shape
+    width = next(w for w in (1, 2, 4, WIDEST) if k <= w or w == WIDEST)
+    panels = -(-k // width)
+    demands = psi.new_zeros(panels, n, width)
+    goals = goal.new_zeros(panels * width)
+    goals[:k] = torch.where(goal < torch.inf, goal, 0.0)
+    for panel, columns in zip(demands, psi.split(width, dim=1), strict=True):
+        panel[:, : columns.shape[1]] = columns[found.factor.order.long()]
+    return State(demands, goals.view(panels, width))
 
 
 def _in_c(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
@@ -164,8 +204,10 @@ def _in_c(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
     def iterate(state: State, steps: int) -> int:
         panels, _, width = state.x.shape
         done = torch.zeros(panels, dtype=torch.int64)
-        vectors = state.goal, state.x, state.r, state.p, state.q, state.size, state.product, done
+        alpha, beta = torch.zeros(2, panels, steps, width, dtype=torch.float64)
+        vectors = state.goal, state.x, state.r, state.p, state.q, state.size, state.product, done, alpha, beta
         native.call("ohm_conjugate", nodes, panels, width, steps, *matrices, *vectors)
+        state.coefficients.append((alpha[0, : done[0]].numpy(), beta[0, : done[0]].numpy()))
         return int(done.max())
 
     return iterate
@@ -186,7 +228,8 @@ def _by_scipy(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
         )
         z = sweep(r)
         dot = (r * z).sum(0)
-        p[:] = z + np.where(product > 0, dot / np.where(product > 0, product, 1), 0) * p
+        beta = np.where(product > 0, dot / np.where(product > 0, product, 1), 0)
+        p[:] = z + beta * p
         product[:] = dot
         q = diagonal * p - beside @ p
         curvature = (p * q).sum(0)
@@ -195,6 +238,8 @@ def _by_scipy(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
         x += alpha * p
         r -= alpha * q
         size[:] = (r * r).sum(0)
+        if panel == 0:
+            state.coefficients.append((alpha[None], beta[None]))
 
     def iterate(state: State, steps: int) -> int:
         for done in range(steps):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from ohmformer.constructions import Construction
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.engines.base import DENSE, Problem, relative_residual
+from ohmformer.solve.certificate import measure, sum_over_graphs
+from ohmformer.solve.engines.base import DENSE, Problem
 
 
 class LemmaEngine:
@@ -29,4 +32,7 @@ class LemmaEngine:
         phi, trace = construction.answer_to(graph, psi, layers=layers, trace=problem.trace)
         phi = graph.center(phi.detach())
         bound = spectrum.lmax * construction.error_bound(layers)
-        return Answer(phi, self.name, layers, relative_residual(graph, phi, psi), bound, spectrum, trace=trace)
+        now = measure(graph, phi, psi)
+        error = now.error(sum_over_graphs(graph, now.left.square()).sqrt() / math.sqrt(spectrum.lmin))
+        certificate = {"trace": trace, "error": error, "error_kind": "bound"}
+        return Answer(phi, self.name, layers, now.residual, bound, spectrum, **certificate)
