@@ -134,6 +134,11 @@ KERNELS: dict[str, Kernel] = {
         4 * WHOLE + 5 * ARRAY,
         {"multiple": 4},
     ),
+    "ohm_pairwise": Kernel(
+        "Effective resistances of all pairs of nodes of small graphs by elimination without subtractions.",
+        "pairwise.c",
+        WHOLE + 4 * ARRAY,
+    ),
     "ohm_encode": Kernel(
         "The layers of the learned encoding on a batch of graphs, for inference in float32 with Gram degrees.",
         "layers.c",

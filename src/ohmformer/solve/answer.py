@@ -120,20 +120,28 @@ def join(answers: Sequence[A], value: Any) -> A:
     )
 
 
-def check_reached(answer: A, tol: float) -> A:
-    """``answer`` if it is as good as was asked or was stopped on purpose, else a ValueError: what can be reached.
+def reached(answer: Answer, tol: float, tol_of: str = "residual") -> bool:
+    """Whether an answer is as good as was asked, or was stopped on purpose.
 
     Where resistances range so far that potentials in float64 cannot have a residual of ``tol``, an error of ``tol`` will do;
     where they cannot have that either, potentials that are right to the last bit, unless less than :data:`TOL` was asked.
     """
-    reached = answer.residual <= tol or (answer.error is not None and answer.error <= tol)
-    reached = reached or (answer.rounded and tol >= TOL)
-    if not reached and not answer.stopped:
-        raise ValueError(
-            f"asked for a residual of {tol:.1e}, but {answer.method} reaches {answer.residual:.1e} on this graph "
-            f"in {_dtype(answer.value)}; pass a larger tol"
-        )
-    return answer
+    if answer.stopped or (answer.error is not None and answer.error <= tol):
+        return True
+    return tol_of == "residual" and (answer.residual <= tol or (answer.rounded and tol >= TOL))
+
+
+def check_reached(answer: A, tol: float, tol_of: str = "residual") -> A:
+    """``answer`` if it is as good as was asked, else a ValueError: what can be reached."""
+    if reached(answer, tol, tol_of):
+        return answer
+    if tol_of == "error" and answer.error is None:
+        raise ValueError(f"expected tol_of='residual', as {answer.method} knows no error of this answer, got 'error'")
+    asked, got = ("an error", answer.error) if tol_of == "error" else ("a residual", answer.residual)
+    raise ValueError(
+        f"asked for {asked} of {tol:.1e}, but {answer.method} reaches {got:.1e} on this graph "
+        f"in {_dtype(answer.value)}; pass a larger tol"
+    )
 
 
 def _dtype(value: Any) -> str:
@@ -141,8 +149,10 @@ def _dtype(value: Any) -> str:
     return str(numbers.dtype).removeprefix("torch.")
 
 
-def check_tolerance(tol: float, method: str, methods: Sequence[str]) -> None:
+def check_tolerance(tol: float, method: str, methods: Sequence[str], tol_of: str = "residual") -> None:
     """A ValueError unless the tolerance makes sense and the method is known."""
+    if tol_of not in ("residual", "error"):
+        raise ValueError(f"expected tol_of='residual' or 'error', got {tol_of!r}")
     if not 0 < tol < 1:
         raise ValueError(f"expected a tolerance in (0, 1), got {tol!r}")
     if method not in methods:

@@ -28,11 +28,11 @@ Linear systems are answered by
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
-from ohmformer.solve.answer import Answer, FlowAnswer, check_tolerance
+from ohmformer.solve.answer import TOL, Answer, FlowAnswer, check_tolerance
 from ohmformer.solve.engines.base import Progress
 from ohmformer.solve.plan import METHODS
 from ohmformer.solve.pseudoinverse import Request, apply_pinv
@@ -42,7 +42,8 @@ def potentials(
     graph: Any,
     demands: Any,
     *,
-    tol: float = 1e-6,
+    tol: float = TOL,
+    tol_of: Literal["residual", "error"] = "residual",
     method: str = "auto",
     center: bool = False,
     trace: bool = False,
@@ -53,14 +54,17 @@ def potentials(
     """``L^+ psi`` for every column of ``demands``; differentiable in demands and resistances.
 
     A positive demand is current put in, and potentials are high there. ``residual`` is ``|psi - L phi| / |psi|`` for the
-    worst demand on the worst graph, and ``tol`` what it may be. Ctrl-C during a long solve returns the best answer so far,
+    worst demand on the worst graph, ``error`` bounds or estimates ``|phi - phi*|_L / |phi*|_L``, the relative error of the
+    flow; ``tol`` is what either may be. Where float64 cannot hold potentials with such a residual, as resistances range too
+    far, an error of ``tol`` will do, and at the default tolerance potentials that are right to the last bit. Ctrl-C during a long solve returns the best answer so far,
     with ``stopped`` set; where a gradient is recorded, it is raised.
 
     Args:
         graph: one graph or a batch: a :class:`Graph`, a networkx graph, a PyG ``Data`` or ``Batch``, a SciPy sparse matrix
             or a list of edges.
         demands: ``(nodes,)`` or ``(nodes, k)``, summing to zero on each component, or a mapping from node to demand.
-        tol: the largest residual that will do.
+        tol: the largest residual that will do, or the largest error.
+        tol_of: which of the two, ``"residual"`` or ``"error"``.
         method: ``"auto"`` or a name of the table above.
         center: subtract the mean of each component instead of refusing demands that do not sum to zero.
         trace: keep the state after every layer, up to 8,000 nodes.
@@ -69,7 +73,7 @@ def potentials(
             :func:`~ohmformer.graph.labelled.as_graph`.
         conductance: likewise.
     """
-    return _potentials(graph, demands, tol, method, center, trace, progress, resistance, conductance)[1]
+    return _potentials(graph, demands, tol, tol_of, method, center, trace, progress, resistance, conductance)[1]
 
 
 def electric_flow(graph: Any, demands: Any, **options: Any) -> FlowAnswer:
@@ -77,7 +81,7 @@ def electric_flow(graph: Any, demands: Any, **options: Any) -> FlowAnswer:
 
     The current of an edge is positive if it runs along the edge's direction, from high potential to low.
     """
-    defaults = {"tol": 1e-6, "method": "auto", "center": False, "trace": False, "progress": None}
+    defaults = {"tol": TOL, "tol_of": "residual", "method": "auto", "center": False, "trace": False, "progress": None}
     defaults |= {"resistance": None, "conductance": None}
     unknown = set(options) - set(defaults)
     if unknown:
@@ -92,6 +96,7 @@ def _potentials(
     graph: Any,
     demands: Any,
     tol: float,
+    tol_of: str,
     method: str,
     center: bool,
     trace: bool,
@@ -99,8 +104,8 @@ def _potentials(
     resistance: Any,
     conductance: Any,
 ) -> tuple[Graph, Answer]:
-    check_tolerance(tol, method, METHODS)
+    check_tolerance(tol, method, METHODS, tol_of)
     asked = as_graph(graph, resistance=resistance, conductance=conductance, signed=True)
     found, numbers = asked.with_signals(demands)
     psi = found.check_demands(numbers, center=center)
-    return found, replace(apply_pinv(found, psi, Request(tol, method, progress, trace)), labels=asked.labels)
+    return found, replace(apply_pinv(found, psi, Request(tol, method, progress, trace, tol_of)), labels=asked.labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ class Request:
     method: str = "auto"
     progress: Progress | None = None
     trace: bool = False
+    tol_of: str = "residual"
+    """Or ``"error"``: what is to be at most ``tol``."""
 
 
 def apply_pinv(graph: Graph, psi: Tensor, request: Request) -> Answer:
@@ -132,24 +135,40 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
 
 
 def _first_or_next(graph: Graph, psi: Tensor, part: Part, request: Request) -> tuple[Answer, Part]:
+
+    def good(answer: Answer) -> bool:
+        return (_error(answer) if request.tol_of == "error" else answer.residual) <= request.tol
+
     problem = Problem(graph, psi, request.tol, part, request.progress, request.trace)
     chosen = engine(part, transformer=request.trace)
     missing = chosen.supports(problem)
     if missing:
         raise ValueError(missing)
-    answer = _run(chosen.run, problem)
-    if request.method != "auto" or request.trace or answer.residual <= request.tol or answer.stopped:
+    answer = _run_to(chosen.run, problem, request.tol_of)
+    if request.method != "auto" or request.trace or good(answer) or answer.stopped:
         chosen_instead = request.method == "auto" and part.engine in INSTEAD_OF_LAYERS
-        return check_reached(
-            replace(answer, note=answer.note or part.reason) if chosen_instead else answer, request.tol
-        ), part
+        answer = replace(answer, note=answer.note or part.reason) if chosen_instead else answer
+        return check_reached(answer, request.tol, request.tol_of), part
     reason = f"{answer.method} stopped at a residual of {answer.residual:.1e}"
     then = fallback(problem, reason)
     if then is not None:
-        other = _run(engine(then, transformer=False).run, replace(problem, part=then, trace=False))
-        if other.residual < answer.residual:
+        other = _run_to(engine(then, transformer=False).run, replace(problem, part=then, trace=False), request.tol_of)
+        if other.stopped or _error(other) < _error(answer) or other.residual < answer.residual:
             answer, part = replace(other, note=reason), then
-    return check_reached(answer, request.tol), part
+    return check_reached(answer, request.tol, request.tol_of), part
+
+
+def _error(answer: Answer) -> float:
+    return math.inf if answer.error is None else answer.error
+
+
+def _run_to(run: Callable[[Problem], Answer], problem: Problem, tol_of: str) -> Answer:
+    """What an engine answers; if the tolerance is of the error, which follows the residual, again with a smaller residual."""
+    answer, tol, goal = _run(run, problem), problem.tol, problem.tol
+    while tol_of == "error" and tol < _error(answer) < math.inf and answer.residual <= goal and goal > 1e-15:
+        goal *= 0.3 * tol / _error(answer)
+        answer = _run(run, replace(problem, tol=goal))
+    return answer
 
 
 def _run(run: Callable[[Problem], Answer], problem: Problem) -> Answer:
