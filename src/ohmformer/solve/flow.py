@@ -56,8 +56,8 @@ def potentials(
     A positive demand is current put in, and potentials are high there. ``residual`` is ``|psi - L phi| / |psi|`` for the
     worst demand on the worst graph, ``error`` bounds or estimates ``|phi - phi*|_L / |phi*|_L``, the relative error of the
     flow; ``tol`` is what either may be. Where float64 cannot hold potentials with such a residual, as resistances range too
-    far, an error of ``tol`` will do, and at the default tolerance potentials that are right to the last bit. Ctrl-C during a long solve returns the best answer so far,
-    with ``stopped`` set; where a gradient is recorded, it is raised.
+    far, an error of ``tol`` will do, and at the default tolerance potentials that are right to the last bit. Ctrl-C during
+    a long solve returns the best answer so far, with ``stopped`` set; where a gradient is recorded, it is raised.
 
     Args:
         graph: one graph or a batch: a :class:`Graph`, a networkx graph, a PyG ``Data`` or ``Batch``, a SciPy sparse matrix

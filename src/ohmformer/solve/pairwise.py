@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph

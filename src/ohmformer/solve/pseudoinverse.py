@@ -163,7 +163,7 @@ def _error(answer: Answer) -> float:
 
 
 def _run_to(run: Callable[[Problem], Answer], problem: Problem, tol_of: str) -> Answer:
-    """What an engine answers; if the tolerance is of the error, which follows the residual, again with a smaller residual."""
+    """What an engine answers; if the tolerance is of the error, which follows the residual, again to a smaller one."""
     answer, tol, goal = _run(run, problem), problem.tol, problem.tol
     while tol_of == "error" and tol < _error(answer) < math.inf and answer.residual <= goal and goal > 1e-15:
         goal *= 0.3 * tol / _error(answer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -20,8 +20,8 @@ from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
 from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
-from ohmformer.solve import selected
-from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
+from ohmformer.solve import pairwise, selected
+from ohmformer.solve.answer import TOL, Answer, check_reached, check_tolerance, join, reached
 from ohmformer.solve.costs import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, PANEL, SMALL
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
@@ -39,6 +39,7 @@ def effective_resistance(
     eps: float | None = None,
     seed: int = 0,
     tol: float | None = None,
+    tol_of: Literal["residual", "error"] = "residual",
     method: str = "auto",
     trace: bool = False,
     progress: Progress | None = None,
@@ -49,7 +50,8 @@ def effective_resistance(
 
     Of all pairs the value is a matrix, or for a batch one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`.
     Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
-    linear systems.
+    linear systems, ``error`` the largest relative error of any resistance. Small graphs whose resistances range too far for
+    their inverses are answered by elimination without subtractions, each resistance right to rounding.
 
     All edges of a large graph are answered exactly by selected inversion wherever the factor of its Laplacian is bearable,
     as on roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and
@@ -66,6 +68,7 @@ def effective_resistance(
         eps: the relative error that will do; estimate instead of solving for every pair.
         seed: of the random projections.
         tol: the largest residual that will do, 1e-6 unless given, or ``eps / 1000``.
+        tol_of: ``"error"`` if ``tol`` is to be the largest error.
         method: as for :func:`potentials`.
         trace: keep the state after every layer.
         progress: called with (layers, residual), or with ``eps`` (projections, residual); return True to stop. Pairs that
@@ -74,13 +77,13 @@ def effective_resistance(
         conductance: likewise.
     """
     tol = (1e-6 if eps is None else 1e-3 * eps) if tol is None else tol
-    check_tolerance(tol, method, METHODS)
+    check_tolerance(tol, method, METHODS, tol_of)
     if isinstance(pairs, str) and pairs not in ("edges", "all"):
         raise ValueError(f"expected pairs='edges', 'all' or a list of pairs, got {pairs!r}")
     if eps is not None and not 0 < eps < 1:
         raise ValueError(f"expected eps in (0, 1), got {eps!r}")
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
-    found, request = asked.graph, Request(tol, method, progress, trace)
+    found, request = asked.graph, Request(tol, method, progress, trace, tol_of)
     if isinstance(pairs, str) and pairs == "all":
         return replace(_all_pairs(found, request), labels=asked.labels)
     if isinstance(pairs, str):
@@ -192,7 +195,7 @@ def _parts(graph: Graph, demands: int, request: Request) -> Iterator[tuple[Int[T
     every = torch.arange(graph.num_graphs, device=graph.device)
     for part in make_plan(graph, demands, request.tol, request.method, request.trace, inverses=True).parts:
         which = every if part.which is None else part.which
-        if _has_inverse(part, request) or len(which) == 1:
+        if _has_inverse(part, request) or len(which) == 1 or part.of(graph).width <= SMALL:
             yield which, part.of(graph), part
         else:
             for number in which.split(1):
@@ -204,22 +207,45 @@ def _has_inverse(part: Part, request: Request) -> bool:
 
 
 def _inverses(graph: Graph, part: Part, request: Request) -> cubing.Inverses | None:
-    """The inverses of a part's graphs, or None if ``auto`` should ask LAPACK instead, as they miss the tolerance."""
+    """The inverses of a part's graphs, or None if ``auto`` should eliminate instead, as they miss the tolerance."""
     found = cubing.invert(graph, request.tol, native=part.native)
-    return found if found.residual <= request.tol or request.method == "cubing" else None
+    worst = found.resistance_error if request.tol_of == "error" else found.residual
+    return found if worst <= request.tol or request.method == "cubing" else None
 
 
-def _certified(value: Any, found: cubing.Inverses, tol: float) -> Answer:
-    return check_reached(Answer(value, "cubing", found.layers, found.residual, found.bound, found.spectrum), tol)
+def _certified(value: Any, found: cubing.Inverses, request: Request) -> Answer:
+    certificate = {"error": found.resistance_error, "error_kind": "bound"}
+    answer = Answer(value, "cubing", found.layers, found.residual, found.bound, found.spectrum, **certificate)
+    return check_reached(answer, request.tol, request.tol_of)
 
 
-def _dense(graph: Graph, part: Part, request: Request) -> Answer:
-    """``L^+`` of the graphs of a part, ``(nodes, width)``, by solving for every node."""
-    psi = graph.unpad(graph.projector())
-    if not _has_inverse(part, request):
-        return apply_pinv(graph, psi, request)
-    answer = apply_pinv(graph, psi, replace(request, method="direct"))
-    return replace(answer, note="cubing missed the tolerance")
+def _eliminated(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
+    """Resistances of all pairs, one matrix per graph, by elimination without subtractions."""
+    found = pairwise.all_pairs(graph).to(graph.dtype)
+    if torch.is_grad_enabled() and graph.resistance.requires_grad:
+        other = _dense(graph, replace(request, method="direct", tol=TOL))[0].entries  # whose gradient is one more solve
+        found = Matrices(found.entries + torch.where(other.isfinite(), other - other.detach(), 0.0), found.sizes)
+    error = max(pairwise.error_bound(graph.width), torch.finfo(graph.dtype).eps)
+    answer = Answer(found, "elimination of pairs", 0, error, error, error=error, error_kind="bound")
+    return found, check_reached(answer, request.tol, request.tol_of)
+
+
+def _dense(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
+    """Resistances of all pairs by solving for every node: ``X_uu + X_vv - 2 X_uv``, X being ``L^+``.
+
+    An error of e in the columns of X is one of ``e (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)`` in a resistance.
+    """
+    answer = apply_pinv(graph, graph.unpad(graph.projector()), replace(request, tol_of="residual"))
+    inverse = graph.pad(answer.value)
+    padded = circuit.resistance_from_pinv(graph, inverse)
+    matrices = Matrices.unpad(padded if graph.batched else padded[None], graph.graph_sizes)
+    if answer.error is not None:
+        root = inverse.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+        ratio = (root[..., :, None] + root[..., None, :]) / padded.detach().sqrt()
+        worst = float(torch.where(padded.isfinite() & (padded > 0), ratio, 0.0).max()) if ratio.numel() else 0.0
+        rounding = torch.finfo(graph.dtype).eps * worst**2
+        answer = replace(answer, error=answer.error * worst + rounding, rounded=False)
+    return matrices, answer
 
 
 def _all_pairs(graph: Graph, request: Request) -> Answer:
@@ -228,21 +254,27 @@ def _all_pairs(graph: Graph, request: Request) -> Answer:
         raise ValueError(f"expected at most {DENSE} nodes for pairs='all', got {graph.width}; ask for pairs or edges")
     answers, found, parts = [], [], []
     for which, some, part in _parts(graph, graph.width, request):
-        inverses = _inverses(some, part, request) if _has_inverse(part, request) else None
-        if inverses is not None:
-            matrices = inverses.all_pairs(some).to(graph.dtype)
-            answers.append(_certified(matrices, inverses, request.tol))
-            part = replace(part, which=which)
-        else:
-            answers.append(_dense(some, part, request))
-            padded = circuit.resistance_from_pinv(some, some.pad(answers[-1].value))
-            matrices = Matrices.unpad(padded if some.batched else padded[None], some.graph_sizes)
+        matrices, answer = _matrices(some, part, request)
+        answers.append(answer)
         found.append((which, matrices))
-        parts.append(part)
+        parts.append(replace(part, which=which) if _has_inverse(part, request) else part)
     if not found:
         return Answer(Matrices(graph.resistance.new_zeros(0), graph.graph_sizes), "none", 0, 0.0, 0.0)
     value = found[0][1] if len(found) == 1 else Matrices.join(found, graph.num_graphs)
     return replace(join(answers, value if graph.batched else value[0]), plan=Plan(tuple(parts), graph.num_graphs))
+
+
+def _matrices(graph: Graph, part: Part, request: Request) -> tuple[Matrices, Answer]:
+    """Resistances of all pairs of a part's graphs: out of inverses, by elimination, or by solving for every node."""
+    inverses = _inverses(graph, part, request) if _has_inverse(part, request) else None
+    if inverses is not None:
+        matrices = inverses.all_pairs(graph).to(graph.dtype)
+        return matrices, _certified(matrices, inverses, request)
+    if part.engine not in ("cubing", "sparse LU") or graph.width > SMALL or request.trace:
+        matrices, answer = _dense(graph, request)
+        if request.method != "auto" or request.trace or reached(answer, request.tol, "error"):
+            return matrices, check_reached(answer, request.tol, request.tol_of)
+    return _eliminated(graph, request)
 
 
 def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], request: Request) -> Answer:
@@ -269,15 +301,14 @@ def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], r
 
 def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -> Answer:
     """Resistances of pairs of connected nodes of a part's graphs."""
-    if _has_inverse(part, request):
-        inverses = _inverses(graph, part, request)
-        if inverses is not None:
-            return _certified(inverses.between(u, v).to(graph.dtype), inverses, request.tol)
-    elif graph.width > DENSE or len(u) <= graph.width:
+    inverses = _inverses(graph, part, request) if _has_inverse(part, request) else None
+    if inverses is not None:
+        return _certified(inverses.between(u, v).to(graph.dtype), inverses, request)
+    if graph.width > DENSE or (graph.width > SMALL and len(u) <= graph.width) or part.engine in TRANSFORMERS:
         return _pair_by_pair(graph, u, v, request)
-    inverse = _dense(graph, part, request)
-    g, slot = inverse.value, graph.nodes.within
-    return replace(inverse, value=g[u, slot[u]] + g[v, slot[v]] - g[u, slot[v]] - g[v, slot[u]])
+    matrices, answer = _matrices(graph, part, request)
+    place, slot = matrices.spans.start[graph.batch[u]], graph.nodes.within
+    return replace(answer, value=matrices.entries[place + matrices.sizes[graph.batch[u]] * slot[u] + slot[v]])
 
 
 def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answer:

@@ -19,7 +19,7 @@ from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.blocks import Blocks
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.certificate import MARGIN, energy_norm, measure, sum_over_graphs
+from ohmformer.solve.certificate import EPS, MARGIN, energy_norm, measure, sum_over_graphs
 from ohmformer.solve.engines import cubing_native
 from ohmformer.solve.engines.base import DENSE, Problem
 from ohmformer.solve.engines.cubing_layers import Depth, ScaledBlock, invert_
@@ -61,6 +61,8 @@ class Inverses:
     """Proved, in exact arithmetic, for every demand over its norm."""
     spectrum: Spectrum
     """Of the scaled Laplacians."""
+    resistance_error: float
+    """Proved: the largest relative error of :meth:`between`."""
 
     def apply(self, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``X psi``, which is ``L^+ psi`` up to a constant on each component."""
@@ -111,7 +113,7 @@ def invert(graph: Graph, tol: float, *, native: bool) -> Inverses:
     run = _Run(graph, tol, native)
     buffer = _Inverse.apply(graph.resistance, run)
     assert isinstance(buffer, Tensor)
-    return Inverses(run.blocks, native, buffer, run.layers, run.residual, run.bound, Spectrum(run.lmin, LARGEST))
+    return Inverses(run.blocks, native, buffer, run.layers, run.residual, run.bound, Spectrum(run.lmin, LARGEST), run.error)
 
 
 class _Inverse(torch.autograd.Function):
@@ -144,7 +146,7 @@ class _Run:
     def __init__(self, graph: Graph, tol: float, native: bool) -> None:
         self.graph, self.tol, self.native = graph, tol, native
         self.blocks = Blocks(graph)
-        self.layers, self.residual, self.bound, self.lmin = 0, 0.0, 0.0, LARGEST
+        self.layers, self.residual, self.bound, self.lmin, self.error = 0, 0.0, 0.0, LARGEST, 0.0
 
     def go(self) -> Float[Tensor, " entries"]:
         """Invert every block."""
@@ -168,7 +170,10 @@ class _Run:
             for block, depth in zip(self.blocks.blocks, depths, strict=True):
                 of_block = [block.rows_of(x)[..., 0] for x in of_nodes]
                 found.append(invert_(ScaledBlock(graph.connected, block.of(buffer), *of_block), depth))
-        for depth, (residual, squarings) in zip(depths, found, strict=True):
+        for block, depth, (residual, squarings) in zip(self.blocks.blocks, depths, found, strict=True):
+            # R is wrong by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. Then rounding
+            width, rounding = block.node.shape[1], 2 * EPS / depth.cubing.spectrum.lmin
+            self.error = max(self.error, math.sqrt(width) * residual + rounding)
             self.layers, self.residual = max(self.layers, depth.depth + squarings), max(self.residual, residual)
             self.bound, self.lmin = max(self.bound, depth.bound), min(self.lmin, depth.cubing.spectrum.lmin)
         return buffer
