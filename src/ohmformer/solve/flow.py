@@ -28,7 +28,7 @@ Linear systems are answered by
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
@@ -43,7 +43,7 @@ def potentials(
     demands: Any,
     *,
     tol: float = TOL,
-    tol_of: Literal["residual", "error"] = "residual",
+    tol_of: str = "residual",
     method: str = "auto",
     center: bool = False,
     trace: bool = False,

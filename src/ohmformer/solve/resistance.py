@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -39,7 +39,7 @@ def effective_resistance(
     eps: float | None = None,
     seed: int = 0,
     tol: float | None = None,
-    tol_of: Literal["residual", "error"] = "residual",
+    tol_of: str = "residual",
     method: str = "auto",
     trace: bool = False,
     progress: Progress | None = None,
@@ -219,6 +219,11 @@ def _certified(value: Any, found: cubing.Inverses, request: Request) -> Answer:
     return check_reached(answer, request.tol, request.tol_of)
 
 
+def _is_eliminated(graph: Graph, part: Part, request: Request) -> bool:
+    """Whether resistances of a part's graphs come by elimination of pairs, once there are no inverses: of small graphs."""
+    return part.engine in ("cubing", "direct") and graph.width <= SMALL and not request.trace
+
+
 def _eliminated(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
     """Resistances of all pairs, one matrix per graph, by elimination without subtractions."""
     found = pairwise.all_pairs(graph).to(graph.dtype)
@@ -270,9 +275,9 @@ def _matrices(graph: Graph, part: Part, request: Request) -> tuple[Matrices, Ans
     if inverses is not None:
         matrices = inverses.all_pairs(graph).to(graph.dtype)
         return matrices, _certified(matrices, inverses, request)
-    if part.engine not in ("cubing", "sparse LU") or graph.width > SMALL or request.trace:
+    if not _is_eliminated(graph, part, request):
         matrices, answer = _dense(graph, request)
-        if request.method != "auto" or request.trace or reached(answer, request.tol, "error"):
+        if request.method != "auto" or request.trace or reached(answer, request.tol, request.tol_of):
             return matrices, check_reached(answer, request.tol, request.tol_of)
     return _eliminated(graph, request)
 
@@ -304,7 +309,7 @@ def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -
     inverses = _inverses(graph, part, request) if _has_inverse(part, request) else None
     if inverses is not None:
         return _certified(inverses.between(u, v).to(graph.dtype), inverses, request)
-    if graph.width > DENSE or (graph.width > SMALL and len(u) <= graph.width) or part.engine in TRANSFORMERS:
+    if graph.width > DENSE or (len(u) <= graph.width and not _is_eliminated(graph, part, request)):
         return _pair_by_pair(graph, u, v, request)
     matrices, answer = _matrices(graph, part, request)
     place, slot = matrices.spans.start[graph.batch[u]], graph.nodes.within

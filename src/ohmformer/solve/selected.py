@@ -100,7 +100,8 @@ def _edges(graph: Graph, tol: float) -> Answer:
         f"the residual is the worst difference from it and from {min(CHECKED, len(found))} refined solves"
     )
     value = found.to(graph.device, graph.dtype)
-    return check_reached(Answer(value, METHOD, 0, gap, None, note=note), tol)
+    error = 4 * gap + 50 * torch.finfo(graph.dtype).eps
+    return check_reached(Answer(value, METHOD, 0, gap, None, note=note, error=error, error_kind="estimate"), tol)
 
 
 def edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:

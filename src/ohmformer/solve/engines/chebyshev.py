@@ -43,7 +43,7 @@ class ChebyshevEngine:
             now = measure(graph, phi, psi)
             worst, norm = now.residual, sum_over_graphs(graph, (scaled.root * now.left).square()).sqrt()
         else:
-            now, norm = Measured(solved.demands, solved.energy[None], worst), solved.scaled_residual[None]
+            now, norm = Measured(graph, solved.demands, solved.energy[None], worst), solved.scaled_residual[None]
         lmin = solved.spectrum.lmin
         error = now.error(norm / math.sqrt(lmin) + 4 * EPS / lmin * now.energy.sqrt())
         stopped = watch.stopped and worst > problem.tol

@@ -171,7 +171,7 @@ class _Run:
                 of_block = [block.rows_of(x)[..., 0] for x in of_nodes]
                 found.append(invert_(ScaledBlock(graph.connected, block.of(buffer), *of_block), depth))
         for block, depth, (residual, squarings) in zip(self.blocks.blocks, depths, found, strict=True):
-            # R is wrong by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. Then rounding
+            # R is wrong by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X
             width, rounding = block.node.shape[1], 2 * EPS / depth.cubing.spectrum.lmin
             self.error = max(self.error, math.sqrt(width) * residual + rounding)
             self.layers, self.residual = max(self.layers, depth.depth + squarings), max(self.residual, residual)

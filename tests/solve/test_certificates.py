@@ -1,0 +1,157 @@
+"""What answers say of their errors, against 50-digit arithmetic."""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+import ohmformer as ohm
+from ohmformer import Graph, native
+from ohmformer.solve import certificate, pairwise
+from tests.solve.true_errors import by_elimination, draw_graph, true_error, true_potentials, true_resistance
+
+FLOOR = 1e-15
+
+
+def kernels(wanted: bool) -> AbstractContextManager[None]:
+    return nullcontext() if wanted else native.used("off")
+
+
+def ratio(graph: Graph, psi: torch.Tensor) -> float:
+    """Of reported and true error, or of the floor; at least one, or the report is wrong."""
+    answer = ohm.potentials(graph, psi)
+    assert torch.isfinite(answer.value).all()
+    assert answer.error is not None
+    true = true_error(graph, answer.value, psi)
+    assert answer.error >= true, (answer.method, answer.error, true)
+    return answer.error / max(true, FLOOR)
+
+
+def resistance_ratio(graph: Graph) -> float:
+    """The same for the resistances of all edges, of which some are looked at."""
+    answer = ohm.effective_resistance(graph)
+    some = np.random.default_rng(0).choice(graph.num_edges, min(4, graph.num_edges), replace=False)
+    true = 0.0
+    for e in some.tolist():
+        right = true_resistance(graph, *graph.edge_index[:, e].tolist())
+        true = max(true, abs(float(mpmath.mpf(float(answer.value[e])) / right - 1)))
+    assert answer.error is not None
+    assert answer.error >= true, (answer.method, answer.error, true)
+    return answer.error / max(true, FLOOR)
+
+
+def test_errors_of_random_graphs_are_never_below_the_true_ones():
+    ratios = [ratio(*draw_graph(seed, largest=60)) for seed in range(60)]
+    assert np.quantile(ratios, 0.95) <= 100
+
+
+def test_errors_of_resistances_are_never_below_the_true_ones():
+    ratios = [resistance_ratio(draw_graph(seed, largest=30)[0]) for seed in range(0, 240, 7)]
+    assert np.quantile(ratios, 0.9) <= 100
+
+
+@pytest.mark.slow
+def test_errors_of_two_thousand_random_graphs_are_never_below_the_true_ones():
+    ratios = [ratio(*draw_graph(seed)) for seed in range(2000)]
+    assert np.quantile(ratios, 0.95) <= 100
+
+
+def test_refined_potentials_are_those_of_elimination_in_fifty_digits():
+    graph, psi = draw_graph(3, largest=12)
+    refined, exact = true_potentials(graph, psi[:, 0]), by_elimination(graph, psi[:, 0])
+    differences = [(a - b) for a, b in zip(refined, exact, strict=True)]
+    from_ground = {c: differences[i] for i, c in enumerate(graph.components.tolist())}
+    scale = max(abs(x) for x in exact)
+    assert all(abs(d - from_ground[c]) < 1e-24 * scale for d, c in zip(differences, graph.components.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("method", ["squaring", "chebyshev", "cubing", "elimination", "direct"])
+@pytest.mark.parametrize("in_c", [True, False])
+def test_every_engine_reports_an_error_above_the_true_one(method, in_c):
+    graph, psi = draw_graph(4, largest=12)
+    graph = Graph(graph.edge_index, graph.resistance ** (1 / 20), graph.batch)
+    with kernels(in_c):
+        answer = ohm.potentials(graph, psi, method=method, tol=1e-5)
+    assert answer.error_kind == ("estimate" if method in ("chebyshev", "elimination") else "bound")
+    assert answer.error is not None
+    assert true_error(graph, answer.value, psi) <= answer.error
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "cubing", "elimination", "direct"])
+@pytest.mark.parametrize("nodes", [12, 500])
+def test_a_tolerance_of_the_error_is_kept(method, nodes):
+    draw = torch.Generator().manual_seed(nodes)
+    edges = torch.cat(
+        [torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)]).T, torch.randint(nodes, (nodes, 2), generator=draw)]
+    )
+    graph = Graph.from_edges(
+        edges, num_nodes=nodes, resistance=10 ** (2 * torch.rand(len(edges), generator=draw, dtype=torch.float64))
+    )
+    psi = graph.center(torch.randn(nodes, 2, generator=draw, dtype=torch.float64))
+    exact = ohm.potentials(graph, psi, method="direct").value
+    for tol in (1e-4, 1e-8):
+        answer = ohm.potentials(graph, psi, tol=tol, tol_of="error", method=method)
+        assert answer.error is not None
+        assert answer.error <= tol
+        wrong = certificate.energy_norm(graph, answer.value - exact) / certificate.energy_norm(graph, exact)
+        assert float(wrong.max()) <= tol
+
+
+def test_an_error_that_float64_cannot_reach_is_refused_with_what_it_reaches():
+    graph = Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=[1e-10, 1e10, 1.0])
+    psi = [1.0, 0.0, -1.0, 0.0]
+    answer = ohm.potentials(graph, psi)
+    assert answer.error is not None
+    assert answer.residual > 1e-6
+    with pytest.raises(ValueError, match=r"asked for an error of 1.0e-15, but direct reaches \d"):
+        ohm.potentials(graph, psi, tol=1e-15, tol_of="error")
+    with pytest.raises(ValueError, match="expected tol_of='residual' or 'error', got 'energy'"):
+        ohm.potentials(graph, psi, tol_of="energy")
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_residuals_are_summed_without_loss(in_c):
+    graph, psi = draw_graph(0, largest=40)
+    phi = ohm.potentials(graph, psi).value
+    with kernels(in_c):
+        left = certificate.measure(graph, phi, psi).uncentred
+    tail, head = graph.edge_index
+    drop, weight = phi[tail] - phi[head], graph.resistance[:, None]
+    flow = drop * (1 / weight) if in_c else drop / weight
+    for node in range(graph.num_nodes):
+        for k in range(psi.shape[1]):
+            out, into = flow[tail == node, k].tolist(), flow[head == node, k].tolist()
+            exact = math.fsum([float(psi[node, k]), *(-f for f in out), *into])
+            size = sum(map(abs, (*out, *into))) + abs(float(psi[node, k]))
+            assert abs(float(left[node, k]) - exact) <= 4e-16 * abs(exact) + 1e-30 * size
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5, 11])
+def test_resistances_by_elimination_of_pairs_are_right_to_rounding_over_twenty_orders(nodes, in_c):
+    rng = np.random.default_rng(nodes)
+    edges = [(int(rng.integers(i)), i) for i in range(1, nodes)] + rng.integers(0, nodes, (nodes, 2)).tolist()
+    graph = Graph.from_edges(edges, num_nodes=nodes + 1, resistance=10.0 ** rng.uniform(-10, 10, len(edges)))
+    with kernels(in_c):
+        found = pairwise.all_pairs(graph)[0]
+    assert found.diagonal().tolist() == [0.0] * (nodes + 1)
+    assert torch.isinf(found[-1, :-1]).all()
+    for u in range(nodes):
+        for v in range(u):
+            right = true_resistance(graph, u, v)
+            assert abs(float(mpmath.mpf(float(found[u, v])) / right - 1)) <= pairwise.error_bound(nodes)
+
+
+def test_gradients_of_resistances_by_elimination_are_right():
+    resistance = torch.tensor([1.0, 2.0, 3e7, 4.0, 5e7], dtype=torch.float64, requires_grad=True)
+    edges = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]
+
+    def ask(r: torch.Tensor) -> torch.Tensor:
+        answer = ohm.effective_resistance(Graph.from_edges(edges, resistance=r), "all")
+        assert answer.method == "elimination of pairs"
+        return answer.value
+
+    assert torch.autograd.gradcheck(ask, resistance, eps=1e-7, rtol=1e-5, atol=1e-7)
