@@ -67,6 +67,7 @@ def ask_everything() -> None:
     small = [random_graph(n, n + 3, seed=n) for n in (1, 2, 5, 17, 31, 33, 64)]
     ohm.effective_resistance(Graph.collate(small), "all", tol=1e-9)
     ohm.effective_resistance(Graph.collate([Graph.from_edges([(0, 1), (2, 3)]), *small[:4]]), "all", tol=1e-9)
+    ohm.effective_resistance([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], "all", resistance=[1.0, 1e9, 1e-9, 2.0, 1e5])
     vars(import_module("ohmformer.solve.plan"))["NATIVE_NODES"] = 600
     large = random_graph(700, 2500, seed=1)
     for demands in (20, 64):

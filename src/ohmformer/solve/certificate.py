@@ -89,6 +89,17 @@ def energy_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "g
     return measure(graph, phi, torch.zeros_like(phi)).energy.sqrt()
 
 
+def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float:
+    """The largest relative error of ``R_uv = X_uu + X_vv - 2 X_uv`` if the columns of X have this error.
+
+    It is at most ``error (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)``, and rounding.
+    """
+    root, real = inverse.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt(), resistance.isfinite() & (resistance > 0)
+    ratio = torch.where(real, (root[..., :, None] + root[..., None, :]) / resistance.detach().sqrt(), 0.0)
+    worst = float(ratio.max()) if ratio.numel() else 0.0
+    return error * worst + torch.finfo(inverse.dtype).eps * worst**2
+
+
 def rounding_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
     """By how much, in energy norm, rounding may have moved potentials in float64: half the last bit at every node."""
     tail, head = graph.edge_index

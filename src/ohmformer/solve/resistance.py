@@ -22,6 +22,7 @@ from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve import pairwise, selected
 from ohmformer.solve.answer import TOL, Answer, check_reached, check_tolerance, join, reached
+from ohmformer.solve.certificate import resistance_error
 from ohmformer.solve.costs import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, PANEL, SMALL
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
@@ -236,20 +237,13 @@ def _eliminated(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
 
 
 def _dense(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
-    """Resistances of all pairs by solving for every node: ``X_uu + X_vv - 2 X_uv``, X being ``L^+``.
-
-    An error of e in the columns of X is one of ``e (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)`` in a resistance.
-    """
+    """Resistances of all pairs by solving for every node: ``X_uu + X_vv - 2 X_uv``, X being ``L^+``."""
     answer = apply_pinv(graph, graph.unpad(graph.projector()), replace(request, tol_of="residual"))
     inverse = graph.pad(answer.value)
     padded = circuit.resistance_from_pinv(graph, inverse)
     matrices = Matrices.unpad(padded if graph.batched else padded[None], graph.graph_sizes)
     if answer.error is not None:
-        root = inverse.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-        ratio = (root[..., :, None] + root[..., None, :]) / padded.detach().sqrt()
-        worst = float(torch.where(padded.isfinite() & (padded > 0), ratio, 0.0).max()) if ratio.numel() else 0.0
-        rounding = torch.finfo(graph.dtype).eps * worst**2
-        answer = replace(answer, error=answer.error * worst + rounding, rounded=False)
+        answer = replace(answer, error=resistance_error(inverse, padded, answer.error), rounded=False)
     return matrices, answer
 
 
