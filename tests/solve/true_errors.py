@@ -1,5 +1,7 @@
 """True errors of potentials and resistances in 50-digit arithmetic, and random graphs of every kind to take them on."""
 
+from typing import Any
+
 import mpmath
 import numpy as np
 import torch
@@ -36,7 +38,7 @@ def draw_graph(seed: int, largest: int = 3000) -> tuple[Graph, torch.Tensor]:
     return graph, psi
 
 
-def true_potentials(graph: Graph, psi: torch.Tensor) -> list[mpmath.mpf]:
+def true_potentials(graph: Graph, psi: torch.Tensor) -> list[Any]:
     """``L^+ psi`` up to constants, for one demand: potentials refined until they do not change in 25 digits."""
     tail, head = graph.edge_index.tolist()
     component, sizes = graph.components.tolist(), graph.components.bincount().tolist()
@@ -62,14 +64,14 @@ def true_potentials(graph: Graph, psi: torch.Tensor) -> list[mpmath.mpf]:
     raise AssertionError("refinement does not converge")
 
 
-def energy(graph: Graph, phi: list[mpmath.mpf]) -> mpmath.mpf:
+def energy(graph: Graph, phi: list[Any]) -> Any:
     """``|phi|_L^2``."""
     with mpmath.workdps(DIGITS):
         edges = zip(*graph.edge_index.tolist(), graph.resistance.tolist(), strict=True)
         return mpmath.fsum((phi[u] - phi[v]) ** 2 / mpmath.mpf(r) for u, v, r in edges)
 
 
-def by_elimination(graph: Graph, psi: torch.Tensor) -> list[mpmath.mpf]:
+def by_elimination(graph: Graph, psi: torch.Tensor) -> list[Any]:
     """The same by an LU factorisation in 50 digits, for a few nodes."""
     component = graph.components.tolist()
     grounds = {component.index(c) for c in set(component)}
@@ -103,7 +105,7 @@ def true_error(graph: Graph, phi: torch.Tensor, psi: torch.Tensor, exact: int = 
     return worst
 
 
-def true_resistance(graph: Graph, u: int, v: int, exact: int = 20) -> mpmath.mpf:
+def true_resistance(graph: Graph, u: int, v: int, exact: int = 20) -> Any:
     """The effective resistance of two nodes of one component."""
     psi = torch.zeros(graph.num_nodes, dtype=torch.float64)
     psi[u], psi[v] = 1.0, -1.0

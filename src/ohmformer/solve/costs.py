@@ -34,6 +34,9 @@ MAYBE_LONG = 4.5
 graphs it would be in vain: 0.07 of 0.45 s on 200,000 nodes with 1,200,000 edges."""
 MANY_NODES = 100_000
 """Nodes beyond which eigenvectors are found through elimination where one demand is, and not through a factor."""
+WIDE = 1e8
+"""How far resistances may range before a bearable factor is taken whatever it costs: by elimination potentials may be 1 %
+off at a residual of 1e-6 (600 nodes, twenty orders of magnitude), by a factor they are right to rounding."""
 LAYERS = 20
 """Layers that chebyshev takes at least, to tell whether resistances of edges are estimated faster than a factor gives them.
 A factor with its resistances takes 1 ns for a unit of its work (measured); a layer is assumed to take as long for an entry

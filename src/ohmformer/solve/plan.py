@@ -33,6 +33,7 @@ from ohmformer.solve.costs import (
     SMALL,
     SOON,
     TOGETHER,
+    WIDE,
 )
 from ohmformer.solve.distances import lmin_at_most
 from ohmformer.solve.engines import ENGINES, TRANSFORMERS
@@ -201,6 +202,8 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     not made if that takes long or, on graphs that expand, would be in vain.
     """
     nodes, edges, kernels = graph.num_nodes, graph.num_edges, _has_kernels(graph)
+    if edges and float(graph.resistance.max() / graph.resistance.min()) > WIDE and look(graph) is not None:
+        return _direct(graph, which, demands, f"resistances range over more than {WIDE:.0e}")
     instead = (_elimination if kernels else _direct)(graph, which, demands, "")
     in_c = kernels and nodes >= NATIVE_NODES and demands >= NATIVE_DEMANDS
     once, twice = (costs.chebyshev(nodes, edges, demands, layers, in_c=in_c) for layers in (1, 2))

@@ -135,7 +135,6 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
 
 
 def _first_or_next(graph: Graph, psi: Tensor, part: Part, request: Request) -> tuple[Answer, Part]:
-
     def good(answer: Answer) -> bool:
         return (_error(answer) if request.tol_of == "error" else answer.residual) <= request.tol
 

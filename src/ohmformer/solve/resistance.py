@@ -215,8 +215,8 @@ def _inverses(graph: Graph, part: Part, request: Request) -> cubing.Inverses | N
 
 
 def _certified(value: Any, found: cubing.Inverses, request: Request) -> Answer:
-    certificate = {"error": found.resistance_error, "error_kind": "bound"}
-    answer = Answer(value, "cubing", found.layers, found.residual, found.bound, found.spectrum, **certificate)
+    answer = Answer(value, "cubing", found.layers, found.residual, found.bound, found.spectrum)
+    answer = replace(answer, error=found.resistance_error, error_kind="bound")
     return check_reached(answer, request.tol, request.tol_of)
 
 
@@ -242,9 +242,8 @@ def _dense(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
     inverse = graph.pad(answer.value)
     padded = circuit.resistance_from_pinv(graph, inverse)
     matrices = Matrices.unpad(padded if graph.batched else padded[None], graph.graph_sizes)
-    if answer.error is not None:
-        answer = replace(answer, error=resistance_error(inverse, padded, answer.error), rounded=False)
-    return matrices, answer
+    error = None if answer.error is None else resistance_error(inverse, padded, answer.error)
+    return matrices, replace(answer, error=error, rounded=False)
 
 
 def _all_pairs(graph: Graph, request: Request) -> Answer:
@@ -254,8 +253,7 @@ def _all_pairs(graph: Graph, request: Request) -> Answer:
     answers, found, parts = [], [], []
     for which, some, part in _parts(graph, graph.width, request):
         matrices, answer = _matrices(some, part, request)
-        answers.append(answer)
-        found.append((which, matrices))
+        answers, found = [*answers, answer], [*found, (which, matrices)]
         parts.append(replace(part, which=which) if _has_inverse(part, request) else part)
     if not found:
         return Answer(Matrices(graph.resistance.new_zeros(0), graph.graph_sizes), "none", 0, 0.0, 0.0)
