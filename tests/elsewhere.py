@@ -49,13 +49,13 @@ class Elsewhere(torch.Tensor):
 
 
 class Constructor(TorchFunctionMode):
-    """``torch.tensor(..., device=)``, which dispatch modes do not see."""
+    """Tensors of lists of numbers, whose making dispatch modes do not see."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is not torch.tensor or torch.device(kwargs.get("device") or "cpu").type != DEVICE.type:
+        if func not in (torch.tensor, torch.as_tensor) or torch.device(kwargs.get("device") or "cpu").type != DEVICE.type:
             return func(*args, **kwargs)
-        return torch.tensor(*args, **{**kwargs, "device": None}).to(DEVICE)
+        return func(*args, **{**kwargs, "device": None}).to(DEVICE)
 
 
 @contextmanager

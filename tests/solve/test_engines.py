@@ -97,10 +97,14 @@ def test_every_question_stays_on_its_device(device):
         ohm.heat_kernel(g, 0.5, psi),
         ohm.eigenvectors(g, 2),
         ohm.spectral_filter(g, np.exp, psi),
+        ohm.harmonic(g, {0: 1.0, 1: 0.0}, partial=True),
+        ohm.current_flow(g, [0], [1]),
     ]
     assert {answer.value.device.type for answer in answers} == {device.type}
     assert ohm.effective_resistance(g, "all").value.entries.device.type == device.type
     assert ohm.heat_kernel(g, 0.5).value.entries.device.type == device.type
+    assert ohm.kron_reduce(g, [0, 1]).value.device.type == device.type
+    assert ohm.sparsify(g, eps=0.5).value.device.type == device.type
 
 
 def test_the_plan_names_an_engine_and_a_reason_for_every_graph_of_a_batch():
