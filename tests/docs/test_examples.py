@@ -59,6 +59,22 @@ def test_gps_learns_hydration_energies_offline(monkeypatch, capsys):
     assert float(out.split("epoch: ")[1]) < 0.75
 
 
+def test_landscape_finds_resistances_of_all_pairs_and_draws(tmp_path: Path, monkeypatch, capsys):
+    out = run("landscape", "--side", "40", "--out", str(tmp_path / "land.png"), monkeypatch=monkeypatch, capsys=capsys)
+    found = {(int(i), int(j)): float(x) for i, j, x in re.findall(r"from habitat (\d) to (\d): ([\d.]+) ohm", out)}
+    assert len(found) == 6
+    for i, j, k in ((1, 2, 3), (1, 3, 4), (2, 3, 4)):  # resistances are distances
+        assert found[i, k] <= found[i, j] + found[j, k]
+    assert (tmp_path / "land.png").stat().st_size > 1000
+
+
+def test_segments_have_scikit_images_labels(tmp_path: Path, monkeypatch, capsys):
+    pytest.importorskip("skimage")
+    out = run("segment_image", "--step", "6", "--out", str(tmp_path / "s.png"), monkeypatch=monkeypatch, capsys=capsys)
+    assert "scikit-image: 100.0000% of pixels" in out
+    assert float(out.split("largest difference of probabilities: ")[1].split()[0]) < 1e-4  # scikit-image's tolerance is 1e-3
+
+
 def test_every_example_is_tested():
     text = Path(__file__).read_text()
     assert all(f'run("{name}"' in text for name in SCRIPTS)
