@@ -88,7 +88,7 @@ def all_pairs(nodes: int) -> list[str]:
     """All pairs of a graph of a few thousand nodes, against networkx."""
     graph = random_graph(nodes, 5 * nodes, seed=1)
     other = graph.to_networkx()
-    ours = side_by_side({"ours": lambda: ohm.effective_resistance(graph, "all")}, repeats=3, warmup=1)["ours"]
+    ours = side_by_side({"ours": lambda: ohm.effective_resistance(replace(graph), "all")}, repeats=3, warmup=1)["ours"]
     start = time.perf_counter()
     nx.resistance_distance(other, weight="resistance")
     theirs = time.perf_counter() - start

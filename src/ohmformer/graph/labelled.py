@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ohmformer.graph.graph import Graph
 from ohmformer.graph.layout import as_numbers
-from ohmformer.graph.memory import seen_before
+from ohmformer.graph.memory import derived, seen_before
 
 ENTRIES = "entries"
 """What ``resistance=`` or ``conductance=`` is called for a matrix, whose values are the weights."""
@@ -79,7 +79,9 @@ class LabelledGraph:
         x = as_numbers(values)
         typed = isinstance(values, (Tensor, np.ndarray)) and x.is_floating_point()
         wide = torch.promote_types(x.dtype, self.graph.dtype) if typed else self.graph.dtype
-        return (self.graph if wide == self.graph.dtype else self.graph.to(dtype=wide)), x
+        if wide == self.graph.dtype:
+            return self.graph, x
+        return derived(self.graph, wide, lambda: self.graph.to(dtype=wide)), x
 
     def pairs(self, pairs: Any) -> Int[Tensor, "pairs 2"]:
         """Read pairs of nodes by number, from a tensor, an array or a list of pairs of labels."""

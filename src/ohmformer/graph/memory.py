@@ -92,11 +92,25 @@ def recall(
         return found[1]
 
 
+def remembered(graph: Graph, what: Hashable) -> Any:
+    """What :func:`recall` would find, or None."""
+    known = _known.get(graph)
+    if known is None:
+        return None
+    with known.lock:
+        known.meet(graph.resistance.detach())
+        return known.values.get(what, (False, None))[1]
+
+
+def derived(graph: Graph, what: Hashable, make: Callable[[], Graph]) -> Graph:
+    """A graph that is made from another, the same object the next time, unless a gradient goes through it."""
+    differentiable = torch.is_grad_enabled() and graph.resistance.requires_grad
+    return make() if differentiable else recall(graph, what, make)
+
+
 def some_graphs(graph: Graph, which: Tensor) -> Graph:
-    """A batch of some graphs of a batch, the same object the next time, unless a gradient goes through it."""
-    if torch.is_grad_enabled() and graph.resistance.requires_grad:
-        return graph.select(which)
-    return recall(graph, ("some", which.cpu().numpy().tobytes()), lambda: graph.select(which))
+    """A batch of some graphs of a batch, kept."""
+    return derived(graph, ("some", which.cpu().numpy().tobytes()), lambda: graph.select(which))
 
 
 def seen_before(graph: Graph) -> Graph:

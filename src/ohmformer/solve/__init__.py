@@ -13,6 +13,7 @@ from ohmformer.solve.plan import Plan
 from ohmformer.solve.projections import resistive_embedding
 from ohmformer.solve.reduction import kron_reduce
 from ohmformer.solve.resistance import effective_resistance, kirchhoff_index
+from ohmformer.solve.solver import Solver, prepare
 from ohmformer.solve.sparsification import sparsify
 from ohmformer.solve.spectra import eigenvectors
 
@@ -23,6 +24,7 @@ __all__ = [
     "FlowAnswer",
     "GraphAnswer",
     "Plan",
+    "Solver",
     "current_flow",
     "effective_resistance",
     "eigenvectors",
@@ -32,6 +34,7 @@ __all__ = [
     "kirchhoff_index",
     "kron_reduce",
     "potentials",
+    "prepare",
     "resistive_embedding",
     "sparsify",
     "spectral_filter",

@@ -18,12 +18,13 @@ from torch import Tensor
 from ohmformer import native
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.labelled import as_graph
-from ohmformer.graph.memory import some_graphs
+from ohmformer.graph.memory import remembered, some_graphs
 from ohmformer.solve import costs
 from ohmformer.solve.answer import check_tolerance
 from ohmformer.solve.costs import (
     BEYOND_CACHE,
     CACHE,
+    LAYERS,
     MAYBE_LONG,
     NATIVE_DEMANDS,
     NATIVE_NODES,
@@ -40,6 +41,7 @@ from ohmformer.solve.engines import ENGINES, TRANSFORMERS
 from ohmformer.solve.engines.base import Part, Problem
 from ohmformer.solve.engines.chebyshev import layers_for, layers_of_a_round
 from ohmformer.solve.engines.cubing_layers import in_float32
+from ohmformer.solve.engines.direct import EDITED
 from ohmformer.solve.factor import look
 from ohmformer.solve.scaled import LARGEST, Extremes, prepared
 
@@ -202,6 +204,9 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     not made if that takes long or, on graphs that expand, would be in vain.
     """
     nodes, edges, kernels = graph.num_nodes, graph.num_edges, _has_kernels(graph)
+    known = _by_kept_factor(graph, which, demands, "its factor is kept")
+    if known is not None and known.predicted <= costs.chebyshev(nodes, edges, demands, LAYERS, in_c=False):
+        return known
     if edges and float(graph.resistance.max() / graph.resistance.min()) > WIDE and look(graph) is not None:
         return _direct(graph, which, demands, f"resistances range over more than {WIDE:.0e}")
     instead = (_elimination if kernels else _direct)(graph, which, demands, "")
@@ -267,11 +272,23 @@ def panel_width(nodes: int) -> int:
 
 def _direct(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
     """A sparse factorisation; its size is known beforehand where there are kernels, and beyond bearing it takes forever."""
-    predicted = math.nan
+    predicted, known = math.nan, _by_kept_factor(graph, which, demands, reason)
+    if known is not None:
+        return known
     if native.active() is not None:
         size = graph.num_nodes, graph.num_edges, demands
         pattern = look(graph)
         predicted = math.inf if pattern is None else costs.direct(*size, len(pattern.row), pattern.work)
+    return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
+
+
+def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part | None:
+    """By the factor that is kept of the graph, or of the one that it was edited from, if there is one."""
+    edited = remembered(graph, EDITED)
+    factor = edited.factor if edited else remembered(graph, "factor")
+    if factor is None:
+        return None
+    predicted = costs.solves(graph.num_nodes, graph.num_edges, demands, len(factor.pattern.row))
     return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.blocks import Blocks
+from ohmformer.graph.memory import recall
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import EPS, MARGIN, energy_norm, measure, sum_over_graphs
@@ -24,6 +25,9 @@ from ohmformer.solve.engines import cubing_native
 from ohmformer.solve.engines.base import DENSE, Problem
 from ohmformer.solve.engines.cubing_layers import Depth, ScaledBlock, invert_
 from ohmformer.solve.scaled import LARGEST
+
+KEPT = 2**27
+"""Bytes of inverses that are kept for the next question."""
 
 
 class CubingEngine:
@@ -109,7 +113,18 @@ class Inverses:
 
 
 def invert(graph: Graph, tol: float, *, native: bool) -> Inverses:
-    """``L^+`` of every graph, in float64, to a residual of ``tol`` for every demand; differentiable in the resistances."""
+    """``L^+`` of every graph, in float64, to a residual of ``tol`` for every demand; differentiable in the resistances.
+
+    Kept for the next question, unless a gradient goes through it or it takes more than :data:`KEPT`.
+    """
+    differentiable = torch.is_grad_enabled() and graph.resistance.requires_grad
+    if differentiable or 8 * int(graph.graph_sizes.square().sum()) > KEPT:
+        return _inverted(graph, tol, native)
+    made = recall(graph, ("inverses", native), lambda: (tol, _inverted(graph, tol, native)), fits=lambda it: it[0] <= tol)
+    return made[1]
+
+
+def _inverted(graph: Graph, tol: float, native: bool) -> Inverses:
     run = _Run(graph, tol, native)
     buffer = _Inverse.apply(graph.resistance, run)
     assert isinstance(buffer, Tensor)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.graph.memory import forget, remembered
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import MARGIN, energy_norm, measure, rounding_norm
 from ohmformer.solve.engines.base import Problem
@@ -29,6 +30,8 @@ EXACT = 1e-13
 """An error that is not made smaller."""
 ROUNDS = 4
 
+EDITED = "edited factor"
+"""Under which name a graph finds the factor of the one that it was edited from, :mod:`ohmformer.solve.edits`."""
 Apply = Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "nodes k"]]
 
 
@@ -39,7 +42,9 @@ class DirectEngine:
 
     def supports(self, problem: Problem) -> str | None:
         """Every graph whose factor fits into memory."""
-        if native.active() is None or look(problem.graph) or look(problem.graph, most := that_fits()):
+        if native.active() is None or remembered(problem.graph, EDITED):
+            return None
+        if look(problem.graph) or look(problem.graph, most := that_fits()):
             return None
         return (
             f"expected a factor of at most {most.entries} entries for method='direct', half of this machine's memory, got a "
@@ -48,6 +53,14 @@ class DirectEngine:
         )
 
     def run(self, problem: Problem) -> Answer:
+        """By the factor that is kept; if that is of a graph before edits and does not suffice, by a new one."""
+        answer = self._solve(problem)
+        if remembered(problem.graph, EDITED) and not max(answer.residual, answer.error or 0.0) <= problem.tol:
+            forget(problem.graph)
+            answer = self._solve(problem)
+        return answer
+
+    def _solve(self, problem: Problem) -> Answer:
         """Solve, and measure the residual, whose energy is the error; solve for the residual while that is needed."""
         graph, psi = problem.graph, problem.demands
         inverse = inverse_of(graph)
@@ -83,6 +96,10 @@ class Inverse:
 
 def inverse_of(graph: Graph) -> Inverse:
     """``L^+`` by our own factor, which is kept for the next question, or by SuperLU without kernels on large graphs."""
+    edited = remembered(graph, EDITED)
+    if edited is not None:
+        apply = lambda psi: graph.center_(edited.solve(psi).to(psi))  # noqa: E731
+        return Inverse(apply, lambda psi: energy_norm(graph, apply(graph.center(psi))), proved=False)
     factor = prepared(graph) or (prepared(graph, that_fits()) if native.active() else None)
     if factor is None:
         apply = on_kept_nodes(graph, _superlu)
