@@ -54,13 +54,16 @@ class Spectra:
     @classmethod
     def of(cls, pairs: Pairs, dtype: torch.dtype) -> Spectra:
         """Compute the spectra of graphs, in float64, rounded to ``dtype``."""
-        graph, graphs = pairs.graph, SmallGraphs.of(pairs)
-        sizes = graph.graph_sizes
+        graph, sizes = pairs.graph, pairs.graph.graph_sizes
         start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         values = torch.zeros(graph.num_nodes, dtype=dtype, device=graph.device)
         squares = sizes.square()
         vectors = torch.zeros(int(squares.sum()), dtype=dtype, device=graph.device)
         found = cls.arrange(values, vectors, start, graph.batch)
+        if supports("ohm_eigen", (values,), (), nodes=graph.width):
+            native.call("ohm_eigen", *_grouped(pairs, start, squares), values, vectors)
+            return found
+        graphs = SmallGraphs.of(pairs)
         for block in graphs.layout.blocks:
             real, matrices = block.node >= 0, block.of(graphs.buffer)
             largest = pad(matrices.diagonal(dim1=1, dim2=2), (0, 1)).amax(dim=1, keepdim=True)
@@ -92,6 +95,18 @@ class Spectra:
         product = of_u * of_v
         values = p.index_select(0, self.first.index_select(0, u).index_select(0, row) + within)
         return p.new_zeros(len(u), p.shape[1]).index_add(0, row, product[:, None] * values)
+
+
+def _grouped(pairs: Pairs, start: Tensor, squares: Tensor) -> tuple[Any, ...]:
+    """Return what ``ohm_eigen`` reads: graphs by size, and their pairs of nodes one graph after the other."""
+    u, v, off = pairs.u, pairs.v, pairs.off_diagonal.detach().double()
+    owner = pairs.graph.batch.index_select(0, u)
+    if bool((owner.diff() < 0).any()):
+        order = owner.argsort(stable=True)
+        u, v, off, owner = (x.index_select(0, order) for x in (u, v, off, owner))
+    edges = torch.bincount(owner, minlength=len(squares)).cumsum(0)
+    arrays = squares.argsort(), start, torch.cat([edges.new_zeros(1), edges]), u, v, off, pairs.diagonal.detach().double()
+    return len(squares), *(x.contiguous() for x in arrays), squares.cumsum(0) - squares
 
 
 class _Read(torch.autograd.Function):

@@ -157,6 +157,12 @@ KERNELS: dict[str, Kernel] = {
         3 * WHOLE + 6 * ARRAY,
         {"channels": 16},
     ),
+    "ohm_eigen": Kernel(
+        "Eigenvalues and eigenvectors of a batch of small matrices, several side by side in vector lanes, in float64.",
+        "eigen.c",
+        WHOLE + 10 * ARRAY,
+        {"nodes": 64},
+    ),
     "ohm_read_pairs": Kernel(
         "Functions of the Laplacian at pairs of nodes, from their values on its eigenvalues.",
         "on_spectrum.c",

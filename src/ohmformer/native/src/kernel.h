@@ -15,6 +15,7 @@
 #define ENCODE_CHANNELS 8
 #define ENCODE_NODES 64 /* nodes of a graph whose B evolves, in ohm_encode */
 #define SPECTRUM_CHANNELS 16
+#define EIGEN_NODES 64 /* nodes of a graph in ohm_eigen */
 
 /* Vectors are as wide as a register: gcc works on wider ones in memory, which is several times slower. */
 #if defined(__AVX__)

@@ -1,0 +1,182 @@
+/* Eigenvalues and eigenvectors of many small symmetric matrices, several side by side in the lanes of a vector.
+ *
+ * Householder's reflections make a matrix tridiagonal, QL steps with implicit shifts make that diagonal (the algorithms of EISPACK's
+ * tred2 and tql2). All lanes go through the same steps; where one has nothing to do its rotations are the identity.
+ */
+#include "kernel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define WIDE 8
+#elif defined(__AVX__)
+#define WIDE 4
+#else
+#define WIDE 2
+#endif
+#define STEPS 60 /* QL steps for one eigenvalue, at most; two or three are usual */
+#define EPSILON 2.3e-16
+
+typedef double Wide __attribute__((vector_size(8 * WIDE)));
+typedef int64_t Mask __attribute__((vector_size(8 * WIDE)));
+
+typedef struct {
+    int64_t graphs;
+    const int64_t *order;       /* graphs by size */
+    const int64_t *start, *edge_start;
+    const int64_t *u, *v;       /* nodes of every pair, in the order of their graphs */
+    const double *off, *diagonal;
+    float *values, *vectors;
+    const int64_t *place;       /* where the vectors of every graph begin */
+} Eigen;
+
+INLINE Wide wide(double x) { return (Wide){0} + x; }
+INLINE Wide choose(Mask m, Wide a, Wide b) { return (Wide)(((Mask)a & m) | ((Mask)b & ~m)); }
+INLINE Wide size_of(Wide x) { return choose(x < 0, -x, x); }
+INLINE Wide root(Wide x) {
+    for (int i = 0; i < WIDE; i++) x[i] = sqrt(x[i]);
+    return x;
+}
+INLINE int any(Mask m) {
+    int64_t found = 0;
+    for (int i = 0; i < WIDE; i++) found |= m[i];
+    return found != 0;
+}
+
+/* a (n, n), of which the lower half is read, becomes Q with Q^T a Q tridiagonal: d its diagonal, e[i] beside d[i - 1] and d[i] */
+static void tridiagonal(int n, Wide *a, Wide *d, Wide *e) {
+    for (int i = n - 1; i > 0; i--) {
+        Wide *row = a + i * n, h = wide(0), f = row[i - 1], sum = wide(0);
+        for (int k = 0; k < i; k++) h += row[k] * row[k];
+        const Wide g = choose(f >= 0, -root(h), root(h));
+        e[i] = g;
+        h -= f * g;
+        row[i - 1] = f - g;
+        const Mask real = h > 0;
+        const Wide over = choose(real, 1 / choose(real, h, wide(1)), wide(0));
+        for (int j = 0; j < i; j++) {
+            Wide x = wide(0);
+            for (int k = 0; k <= j; k++) x += a[j * n + k] * row[k];
+            for (int k = j + 1; k < i; k++) x += a[k * n + j] * row[k];
+            a[j * n + i] = row[j] * over;
+            e[j] = x * over;
+            sum += e[j] * row[j];
+        }
+        const Wide half = 0.5 * sum * over;
+        for (int j = 0; j < i; j++) {
+            const Wide x = row[j], y = e[j] - half * x;
+            e[j] = y;
+            for (int k = 0; k <= j; k++) a[j * n + k] -= x * e[k] + y * row[k];
+        }
+    }
+    e[0] = wide(0);
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < i; j++) {
+            Wide g = wide(0);
+            for (int k = 0; k < i; k++) g += a[i * n + k] * a[k * n + j];
+            for (int k = 0; k < i; k++) a[k * n + j] -= g * a[k * n + i];
+        }
+        d[i] = a[i * n + i];
+        a[i * n + i] = wide(1);
+        for (int j = 0; j < i; j++) a[j * n + i] = a[i * n + j] = wide(0);
+    }
+}
+
+/* d and the columns z (n, n), one after the other, become eigenvalues and eigenvectors; e[i] lies beside d[i] and d[i + 1] */
+static void diagonal(int n, Wide *d, Wide *e, Wide *z) {
+    for (int l = 0; l < n; l++)
+        for (int step = 0; step < STEPS; step++) {
+            Wide last = wide(n - 1), at = d[n - 1];
+            Mask open = last >= 0;
+            for (int m = l; m < n - 1; m++) { /* up to where the matrix does not fall apart */
+                const Mask ends = open & (size_of(e[m]) <= EPSILON * (size_of(d[m]) + size_of(d[m + 1])));
+                last = choose(ends, wide(m), last), at = choose(ends, d[m], at);
+                open &= ~ends;
+                if (!any(open)) break;
+            }
+            Mask alive = last > l;
+            if (!any(alive)) break;
+            int top = l;
+            for (int i = 0; i < WIDE; i++) top = last[i] > top ? (int)last[i] : top;
+            const Wide beside = choose(alive, e[l], wide(1)), q = (d[l + 1] - d[l]) / (2 * beside), r = root(q * q + 1);
+            Wide g = at - d[l] + beside / (q + choose(q >= 0, r, -r)), s = wide(1), c = wide(1), p = wide(0);
+            for (int i = top - 1; i >= l; i--) {
+                const Mask turns = alive & (wide(i) < last);
+                const Wide f = s * e[i], b = c * e[i], length = root(f * f + g * g);
+                e[i + 1] = choose(turns, length, e[i + 1]);
+                const Mask stops = turns & (length == 0), goes = turns & ~stops;
+                d[i + 1] = choose(stops, d[i + 1] - p, d[i + 1]);
+                alive &= ~stops;
+                const Wide over = 1 / choose(goes, length, wide(1));
+                s = choose(goes, f * over, s), c = choose(goes, g * over, c);
+                const Wide lower = d[i + 1] - p, w = (d[i] - lower) * s + 2 * c * b, old = p;
+                p = choose(goes, s * w, old);
+                d[i + 1] = choose(goes, lower + p, d[i + 1]);
+                g = choose(goes, c * w - b, g);
+                const Wide sine = choose(goes, s, wide(0)), cosine = choose(goes, c, wide(1));
+                Wide *x = z + i * n, *y = x + n;
+                for (int k = 0; k < n; k++) {
+                    const Wide t = y[k];
+                    y[k] = sine * x[k] + cosine * t;
+                    x[k] = cosine * x[k] - sine * t;
+                }
+            }
+            d[l] = choose(alive, d[l] - p, d[l]);
+            e[l] = choose(alive, g, e[l]);
+            for (int m = l + 1; m <= top; m++) e[m] = choose(last == wide(m), wide(0), e[m]);
+        }
+}
+
+static int run(const void *arguments, int64_t first, int64_t last) {
+    const Eigen *a = arguments;
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, (2 * EIGEN_NODES * EIGEN_NODES + 2 * EIGEN_NODES) * sizeof(Wide))) return 1;
+    Wide *matrix = memory, *z = matrix + EIGEN_NODES * EIGEN_NODES, *d = z + EIGEN_NODES * EIGEN_NODES, *e = d + EIGEN_NODES;
+    for (int64_t group = first; group < last; group++) {
+        const int64_t *which = a->order + group * WIDE;
+        const int count = a->graphs - group * WIDE < WIDE ? (int)(a->graphs - group * WIDE) : WIDE;
+        int n = 0;
+        for (int i = 0; i < count; i++) {
+            const int nodes = (int)(a->start[which[i] + 1] - a->start[which[i]]);
+            n = nodes > n ? nodes : n;
+        }
+        if (!n) continue;
+        memset(matrix, 0, n * n * sizeof(Wide));
+        for (int i = 0; i < count; i++) {
+            const int64_t from = a->start[which[i]];
+            for (int64_t k = from; k < a->start[which[i] + 1]; k++) matrix[(k - from) * (n + 1)][i] = a->diagonal[k];
+            for (int64_t k = a->edge_start[which[i]]; k < a->edge_start[which[i] + 1]; k++) {
+                const int64_t u = a->u[k] - from, v = a->v[k] - from;
+                matrix[u * n + v][i] += a->off[k];
+                matrix[v * n + u][i] += a->off[k];
+            }
+        }
+        tridiagonal(n, matrix, d, e);
+        for (int i = 1; i < n; i++) e[i - 1] = e[i];
+        e[n - 1] = wide(0);
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++) z[j * n + i] = matrix[i * n + j];
+        diagonal(n, d, e, z);
+        for (int i = 0; i < count; i++) {
+            const int64_t from = a->start[which[i]], nodes = a->start[which[i] + 1] - from;
+            float *out = a->vectors + a->place[which[i]];
+            for (int64_t j = 0; j < nodes; j++) {
+                a->values[from + j] = (float)d[j][i];
+                for (int64_t k = 0; k < nodes; k++) out[k * nodes + j] = (float)z[j * n + k][i];
+            }
+        }
+    }
+    free(memory);
+    return 0;
+}
+
+/* values (nodes) and vectors (nodes x nodes of every graph, one after the other) of matrices given by their diagonals and what every
+ * pair adds on both sides of them. Returns one if there is no memory. */
+EXPORT int ohm_eigen(int64_t threads, int64_t graphs, const int64_t *order, const int64_t *start, const int64_t *edge_start,
+                     const int64_t *u, const int64_t *v, const double *off, const double *diagonal_entries, const int64_t *place,
+                     float *values, float *vectors) {
+    const Eigen a = {graphs, order, start, edge_start, u, v, off, diagonal_entries, values, vectors, place};
+    return share_out(threads, (graphs + WIDE - 1) / WIDE, 4, run, &a);
+}
