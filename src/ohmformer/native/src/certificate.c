@@ -8,7 +8,7 @@
 #define SUMS 3
 
 typedef struct {
-    int64_t demands;
+    int64_t demands, entries;
     const int64_t *begin;
     const int32_t *start, *column;
     const double *value, *phi, *psi;
@@ -17,13 +17,16 @@ typedef struct {
 
 /* One row, of `width` demands */
 INLINE void measure_row(const int width, const Measure *a, int64_t i, int64_t at, double *sums) {
-    const int64_t demands = a->demands, entries = a->start[i + 1];
+    const int64_t demands = a->demands;
     const double *psi = a->psi + demands * i + at, *phi = a->phi + at;
     double own[CHUNK], sum[CHUNK], rest[CHUNK] = {0}, energy[CHUNK] = {0};
     for (int c = 0; c < width; c++) own[c] = phi[demands * i + c], sum[c] = psi[c];
-    for (int64_t e = a->start[i]; e < entries; e++) {
+    for (int64_t e = a->start[i]; e < a->start[i + 1]; e++) {
         const double value = a->value[e], *other = phi + demands * a->column[e];
-        __builtin_prefetch(phi + demands * a->column[e + AHEAD < entries ? e + AHEAD : e], 0, 2);
+        if (at == 0) { /* the whole row, some entries ahead */
+            const char *soon = (const char *)(phi + demands * a->column[e + AHEAD < a->entries ? e + AHEAD : e]);
+            for (int64_t line = 0; line < 8 * demands; line += 64) __builtin_prefetch(soon + line, 0, 2);
+        }
         for (int c = 0; c < width; c++) { /* sum + rest is exact but for eps^2: rest takes what rounding would lose */
             const double drop = own[c] - other[c], flow = value * drop, s = sum[c] - flow, part = s - sum[c];
             rest[c] += (sum[c] - (s - part)) + (-flow - part);
@@ -60,6 +63,6 @@ static int measure(const void *arguments, int64_t first, int64_t last) {
 EXPORT int ohm_measure(int64_t threads, int64_t blocks, int64_t demands, const int64_t *begin, const int32_t *start,
                        const int32_t *column, const double *value, const double *phi, const double *psi, double *left,
                        double *sums) {
-    const Measure a = {demands, begin, start, column, value, phi, psi, left, sums};
+    const Measure a = {demands, start[begin[blocks]], begin, start, column, value, phi, psi, left, sums};
     return share_out(threads, blocks, 1, measure, &a);
 }
