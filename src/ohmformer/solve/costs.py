@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 SMALL = 400
 """Nodes up to which whole inverses are made where they are needed, and everywhere if there are no kernels. By torch on one
-thread that takes 0.02 s at 200 nodes and 0.10 s at 400, whatever the demands and the condition number, with a proved bound
-on the residual. With kernels, graphs of more than 64 nodes are solved by their factor instead: 0.002 s at 200 nodes, without
-that bound, but with one on the error."""
+thread that takes 0.01 s at 200 nodes and 0.05 s at 400, whatever the demands and the condition number, with a proved bound
+on the residual. With kernels, graphs of more than 64 nodes are solved by their factor instead: 0.003 s at either size,
+without that bound, but with one on the error."""
 TOGETHER = 4096
 """Nodes up to which larger graphs of a batch are solved as one block-diagonal system: 20 random graphs of 500 nodes take
 0.06 s together and 0.25 s one by one, 5 of 4,000 nodes 0.14 and 0.16 s."""
@@ -97,15 +97,18 @@ QUESTION = 0.002
 
 
 def cubing(cubes: float, *, in_c: bool) -> float:
-    """Inverses, given the sum of n^3: 0.02 s at 200 nodes and 0.10 s at 400 by torch; 5 ms for 1,000 molecules in C."""
-    return QUESTION + (4e-10 * cubes if in_c else 0.003 + 1.5e-9 * cubes)
+    """Inverses, given the sum of n^3: 0.01 s at 200 nodes and 0.05 s at 400 by torch; 0.015 s for 1,000 molecules in C."""
+    return QUESTION + (1.1e-9 * cubes if in_c else 0.003 + 7.5e-10 * cubes)
 
 
 def chebyshev(nodes: int, edges: int, demands: int, layers: int, *, in_c: bool) -> float:
-    """So many layers: 1.8 ns for an entry and a demand by torch (1.6 to 2.2 on five graphs), 0.5 in C; Lanczos and CSR."""
+    """So many layers: 1.8 ns for an entry and a demand by torch (1.6 to 2.2 on five graphs), 0.5 in C; Lanczos and CSR.
+
+    On graphs of some hundred nodes 30 layers take 0.005 s.
+    """
     entries = nodes + 2 * edges
     one = 0.5e-9 * (PANEL * math.ceil(demands / PANEL)) if in_c else 1.8e-9 * demands
-    return QUESTION + entries * (90e-9 + layers * one)
+    return QUESTION + 0.002 + 3e-5 * layers + entries * (90e-9 + layers * one)
 
 
 def elimination(nodes: int, edges: int, demands: int) -> float:
