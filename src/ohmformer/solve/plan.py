@@ -222,7 +222,8 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     reason = f"{at_least}{depth} layers at a condition number of {at_least}{found.spectrum.condition:.1e}"
     best = replace(instead, reason=f"chebyshev would take {reason}")
     if found.separated and depth <= most:
-        best = _chebyshev(graph, which, demands, tol, found.spectrum, reason)
+        layered = _chebyshev(graph, which, demands, tol, found.spectrum, reason)
+        best = best if layered.predicted > best.predicted else layered
     least = costs.look_at_factor(nodes, edges)
     in_vain = costs.direct(nodes, edges, demands, 0, costs.work_on_expander(nodes, found.separated * found.spectrum.lmin))
     if kernels and least <= max(PROBING * best.predicted, SOON) and in_vain < best.predicted:
