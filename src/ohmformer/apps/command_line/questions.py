@@ -54,12 +54,15 @@ class Task(StrEnum):
 
 
 USES: dict[Task, tuple[str, ...]] = {
-    Task.resistance: ("--eps", "--pair", "--pairs", "--explain"),
-    Task.all_pairs: ("--explain",),
+    Task.resistance: ("--tol-of", "--eps", "--pair", "--pairs", "--explain"),
+    Task.all_pairs: (
+        "--tol-of",
+        "--explain",
+    ),
     Task.kirchhoff: ("--eps", "--explain"),
     Task.embedding: ("--k", "--explain"),
-    Task.flow: ("--from", "--to", "--plot", "--explain"),
-    Task.potentials: ("--from", "--to", "--plot", "--explain"),
+    Task.flow: ("--tol-of", "--from", "--to", "--plot", "--explain"),
+    Task.potentials: ("--tol-of", "--from", "--to", "--plot", "--explain"),
     Task.heat: ("--from", "--s"),
     Task.eigenvectors: ("--k",),
     Task.power_flow: (),
@@ -106,6 +109,7 @@ class Question:
     fixed: tuple[dict[str, list[float]], list[str]] | None = None
     """Values of nodes, and what their columns are called."""
     partial: bool = False
+    tol_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,7 @@ def in_flags(text: str, ask: Question, nodes: int) -> str:
         )
     text = text.replace("expected a method among", "expected --method among")
     text = text.replace("pass partial=True for NaN there", "--partial leaves it out")
+    text = text.replace("tol_of=", "--tol-of ")
     text = re.sub(r"\b(tol|eps|method|k|s)='?([\w.-]+)'?", r"--\1 \2", text)
     return re.sub(r"\ba larger tol\b", "a larger --tol", text)
 
@@ -345,7 +350,8 @@ _ASK: dict[Task, Callable[[Any, Question], Solved]] = {
 
 def certain(ask: Question) -> dict[str, Any]:
     """The options that every question takes."""
-    return {"method": ask.method} if ask.tol is None else {"method": ask.method, "tol": ask.tol}
+    given = {"tol": ask.tol, "tol_of": ask.tol_of}
+    return {"method": ask.method} | {name: value for name, value in given.items() if value is not None}
 
 
 def labels_of(named: NamedGraph) -> np.ndarray:

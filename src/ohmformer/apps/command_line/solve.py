@@ -87,6 +87,9 @@ def solve(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the samples of sparsify: 0.")] = None,
     tol: Annotated[float | None, typer.Option(help="The largest residual that will do: 1e-6, or eps / 1000.")] = None,
+    tol_of: Annotated[
+        str | None, typer.Option(help="What --tol is for: 'residual', or 'error' in energy norm or of any resistance.")
+    ] = None,
     method: Annotated[str, typer.Option(help="A construction or solver by name.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .tsv, .npz or .parquet.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Picture to write, for flow and potentials.")] = None,
@@ -96,7 +99,8 @@ def solve(
     with one_sentence(OSError):
         given = {
             "--from": source, "--to": sink, "--pair": pair or None, "--pairs": pairs, "--s": s, "--k": k, "--eps": eps,
-            "--tol": tol, "--plot": plot, "--explain": explained, "--outage": outage, "--fixed": fixed, "--partial": partial,
+            "--tol": tol, "--tol-of": tol_of,
+            "--plot": plot, "--explain": explained, "--outage": outage, "--fixed": fixed, "--partial": partial,
             "--keep": keep or None, "--seed": seed, "--method": None if method == "auto" else method,
         }  # fmt: skip
         check_flags(task, given)
@@ -115,7 +119,7 @@ def solve(
         asked = _asked_pairs(named, pair, pairs, sep)
         ask = Question(
             task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method, outage, seed or 0,
-            _kept_nodes(named, keep, sep), None if fixed is None else read_values(fixed, named, sep=sep), partial,
+            _kept_nodes(named, keep, sep), None if fixed is None else read_values(fixed, named, sep=sep), partial, tol_of,
         )  # fmt: skip
         for node in (source, sink):
             if node is not None:
@@ -185,7 +189,8 @@ def _print_certificate(solved: Solved) -> None:
         typer.echo(f"note: {note}", err=True)
     bound = "none" if answer.bound is None else f"{answer.bound:.1e}"
     note = f"; {answer.note}" if answer.note else ""
-    certificate = f"residual {answer.residual:.1e}, proved bound {bound}"
+    error = "" if answer.error is None else f", error {answer.error:.1e} ({answer.error_kind})"
+    certificate = f"residual {answer.residual:.1e}{error}, proved bound {bound}"
     typer.echo(f"{answer.method}, {answer.layers} layers, {certificate}{note}", err=True)
     if "eigenvalues" in solved.beside:
         rows = zip(*(column.tolist() for column in solved.beside["eigenvalues"].values()), strict=True)
