@@ -52,6 +52,14 @@ def test_lanczos_says_no_less_than_the_distance(seed: int):
     assert answer.graph.num_edges < 0.75 * graph.num_edges
 
 
+def test_errors_of_linear_systems_do_not_grow_with_lanczos_steps():
+    graph = dense_graph(1000, 100)
+    answer = ohm.sparsify(graph, 0.5)
+    true = true_distance(graph, answer.graph)
+    assert true <= answer.residual <= true + 0.15
+    assert answer.graph.num_edges < 0.7 * graph.num_edges
+
+
 def test_energies_are_right_on_average(monkeypatch):
     """Over many samples of one size, the mean Laplacian is the given one."""
     graph = dense_graph(20, 19)

@@ -126,6 +126,7 @@ def _distance(
     answer = solve(graph, graph.center(image), Request(TOL))
     vectors, images = torch.empty(2, graph.num_nodes, 0, dtype=torch.float64, device=graph.device)
     vector, alphas, betas = answer.value, [], []
+    image = circuit.divergence(graph, circuit.flow(graph, vector))
     for step in range(min(steps, graph.num_nodes - graph.num_components)):
         length = math.sqrt(max(float((vector * image).sum()), 0.0))
         if answer.stopped or length < 1e-12 * (betas[0] if betas else 1.0):
@@ -143,8 +144,8 @@ def _distance(
         answer = solve(graph, graph.center(image), Request(TOL))
         vector = answer.value
         for _ in range(2):  # orthogonal to all before, twice, as the first time rounds
-            parts = images.mT @ vector
-            vector, image = vector - vectors @ parts, image - images @ parts
+            vector = vector - vectors @ (images.mT @ vector)
+        image = circuit.divergence(graph, circuit.flow(graph, vector))  # of what was found, as errors would grow with steps
     if answer.stopped:
         raise KeyboardInterrupt
     ratios = _ritz(alphas, betas[1 : len(alphas)])
