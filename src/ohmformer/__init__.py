@@ -4,7 +4,8 @@ Graphs: :class:`Graph`, :class:`Raster`, :class:`Spectrum`, and in :mod:`ohmform
 Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and resistance: :mod:`ohmformer.graph.circuit`.
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
-:func:`kirchhoff_index`, :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
+:func:`kirchhoff_index`, :func:`pinv_diagonal`, :func:`current_flow_closeness`, :func:`spanning_tree_marginals`,
+:func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
 :func:`harmonic`, :func:`kron_reduce`, :func:`current_flow`, :func:`sparsify`.
 Power grids: :mod:`ohmformer.solve.power`.
 Weights: :mod:`ohmformer.constructions`, one class per lemma.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ohmformer.solve import (
         Answer,
         current_flow,
+        current_flow_closeness,
         effective_resistance,
         eigenvectors,
         electric_flow,
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
         heat_kernel,
         kirchhoff_index,
         kron_reduce,
+        pinv_diagonal,
         potentials,
         prepare,
         resistive_embedding,
+        spanning_tree_marginals,
         sparsify,
         spectral_filter,
     )
@@ -53,6 +57,7 @@ __all__ = [
     "circuit",
     "constructions",
     "current_flow",
+    "current_flow_closeness",
     "effective_resistance",
     "eigenvectors",
     "electric_flow",
@@ -64,11 +69,13 @@ __all__ = [
     "kirchhoff_index",
     "kron_reduce",
     "native",
+    "pinv_diagonal",
     "plan",
     "potentials",
     "power",
     "prepare",
     "resistive_embedding",
+    "spanning_tree_marginals",
     "sparsify",
     "spectral_filter",
 ]

@@ -131,7 +131,7 @@ def test_questions_that_cannot_be_answered_are_refused_in_flags(town, tmp_path, 
 
 @pytest.mark.parametrize(
     ("task", "advice"),
-    [("all-pairs", ("--pairs FILE",)), ("kirchhoff", ("--eps 0.1",))],
+    [("all-pairs", ("--pairs FILE",))],
 )
 def test_advice_on_large_graphs_is_in_flags(tmp_path, monkeypatch, task, advice):
     monkeypatch.setattr("ohmformer.solve.factor.BEARABLE", Limits(entries=10, work=10.0, work_in_python=10.0))

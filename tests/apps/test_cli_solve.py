@@ -115,6 +115,20 @@ def test_large_expanders_are_estimated_to_what_is_asked(tmp_path, monkeypatch):
         assert within in " ".join(outcome.stderr.split())
 
 
+def test_closeness_and_spanning_trees(tmp_path):
+    path = tmp_path / "kite.csv"
+    path.write_text("source,target,ohm\na,b,1\nb,c,1\nc,a,1\nc,d,2\n")
+    trees = run(path, "--resistance", "ohm", "--task", "spanning-trees").stdout.splitlines()
+    assert trees[0] == "u,v,probability"
+    np.testing.assert_allclose([float(line.split(",")[2]) for line in trees[1:]], [2 / 3, 2 / 3, 2 / 3, 1], rtol=1e-6)
+    near = run(path, "--resistance", "ohm", "--task", "closeness", "--eps", "0.1").stdout.splitlines()
+    assert near[0] == "node,closeness,diagonal"
+    far = {"a": 4 / 3 + 8 / 3, "b": 4 / 3 + 8 / 3, "c": 4 / 3 + 2, "d": 2 + 16 / 3}
+    assert {line.split(",")[0]: float(line.split(",")[1]) for line in near[1:]} == pytest.approx(
+        {v: 1 / x for v, x in far.items()}
+    )
+
+
 def test_all_edges_of_a_large_grid_are_answered_exactly(tmp_path):
     side = 95
     edges = [(i, i + 1) for i in range(side * side) if (i + 1) % side] + [(i, i + side) for i in range(side * (side - 1))]

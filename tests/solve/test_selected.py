@@ -136,9 +136,10 @@ def test_the_kirchhoff_index_of_a_path_beyond_all_pairs_is_the_formula():
     n = 20_000
     path = Graph.from_edges([(i, i + 1) for i in range(n - 1)])
     assert float(ohm.kirchhoff_index(path).value) == pytest.approx((n**3 - n) / 6, rel=1e-10)
-    learned = Graph.from_edges(path.edge_index.t(), resistance=torch.ones(n - 1, dtype=torch.float64, requires_grad=True))
-    with pytest.raises(ValueError, match=r"expected eps= for the Kirchhoff index .* whose resistances need a gradient"):
-        ohm.kirchhoff_index(learned)
+    resistance = torch.ones(n - 1, dtype=torch.float64, requires_grad=True)
+    index = ohm.kirchhoff_index(Graph.from_edges(path.edge_index.t(), resistance=resistance)).value
+    pairs = torch.arange(1.0, n, dtype=torch.float64) * torch.arange(n - 1.0, 0, -1, dtype=torch.float64)
+    torch.testing.assert_close(torch.autograd.grad(index, resistance)[0], pairs, rtol=1e-7, atol=0)  # across an edge
 
 
 def test_numpy_answers_as_c_does(graph):
@@ -217,8 +218,7 @@ def test_a_factor_that_is_too_large_is_recognised_before_it_is_made(monkeypatch)
     monkeypatch.setattr(factor, "factorise", lambda *given: made.append(given))
     assert factor.look(expander) is None
     assert "estimated" in ohm.effective_resistance(expander, eps=0.5).note
-    with pytest.raises(ValueError, match="expected eps= for the Kirchhoff index"):
-        ohm.kirchhoff_index(expander)
+    assert "standard error" in ohm.kirchhoff_index(expander).note
     assert selected.pinv_diagonal(expander) is None
     assert not made
 

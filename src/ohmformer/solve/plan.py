@@ -203,7 +203,7 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     too many; on graphs that distances show to be long it is not begun. The pattern says what a factor costs, and is
     not made if that takes long or, on graphs that expand, would be in vain.
     """
-    nodes, edges, kernels = graph.num_nodes, graph.num_edges, _has_kernels(graph)
+    nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
     if known is not None and known.predicted <= costs.chebyshev(nodes, edges, demands, LAYERS, in_c=False):
         return known

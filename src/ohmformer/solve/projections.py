@@ -41,6 +41,20 @@ ROOTS = {"newton-schulz": NewtonSchulzRoot, "power-series": PowerSeriesRoot}
 # ---------------------------------------------------------------------------------------------------- how many
 
 
+def check_eps(eps: float) -> None:
+    """A ValueError unless an estimate within ``eps`` makes sense."""
+    if not 0 < eps < 1:
+        raise ValueError(f"expected eps in (0, 1), got {eps!r}")
+
+
+def default_tolerance(eps: float | None) -> float:
+    """The residual of the linear systems of an exact answer, or of an estimate within ``eps``."""
+    if eps is None:
+        return 1e-6
+    check_eps(eps)
+    return 1e-3 * eps
+
+
 def interval(probes: Any, items: int, failure: float = FAILURE) -> tuple[Any, Any]:
     """Between which multiples of itself a remainder is estimated by the mean of so many squared projections.
 
@@ -222,7 +236,13 @@ def estimated(
     note += ", stopped early" if short else ""
     if worst.note and not worst.stopped:
         note = f"{note}; {worst.note}"
-    return replace(worst, value=value.to(graph.dtype), bound=None, note=note, stopped=short), unsure
+    error = None if short else eps
+    return (
+        replace(
+            worst, value=value.to(graph.dtype), bound=None, note=note, stopped=short, error=error, error_kind="estimate"
+        ),
+        unsure,
+    )
 
 
 def resistive_embedding(

@@ -28,7 +28,14 @@ from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
 from ohmformer.solve.factor import look
 from ohmformer.solve.plan import METHODS, Plan, make_plan
-from ohmformer.solve.projections import estimated, local_part_for, local_part_of_edges, projections_for, without_gradient
+from ohmformer.solve.projections import (
+    default_tolerance,
+    estimated,
+    local_part_for,
+    local_part_of_edges,
+    projections_for,
+    without_gradient,
+)
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn, apply_pinv
 from ohmformer.solve.walks import LocalPart
 
@@ -77,16 +84,14 @@ def effective_resistance(
         resistance: as for :func:`potentials`.
         conductance: likewise.
     """
-    tol = (1e-6 if eps is None else 1e-3 * eps) if tol is None else tol
+    tol = default_tolerance(eps) if tol is None else tol
     check_tolerance(tol, method, METHODS, tol_of)
     if isinstance(pairs, str) and pairs not in ("edges", "all"):
         raise ValueError(f"expected pairs='edges', 'all' or a list of pairs, got {pairs!r}")
-    if eps is not None and not 0 < eps < 1:
-        raise ValueError(f"expected eps in (0, 1), got {eps!r}")
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     found, request = asked.graph, Request(tol, method, progress, trace, tol_of)
     if isinstance(pairs, str) and pairs == "all":
-        return replace(_all_pairs(found, request), labels=asked.labels)
+        return replace(all_pairs(found, request), labels=asked.labels)
     if isinstance(pairs, str):
         return replace(_edges(found, eps, seed, request), labels=asked.labels)
     return replace(_estimated_or_solved(found, asked.pairs(pairs), eps, seed, request), labels=asked.labels)
@@ -246,7 +251,7 @@ def _dense(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
     return matrices, replace(answer, error=error, rounded=False)
 
 
-def _all_pairs(graph: Graph, request: Request) -> Answer:
+def all_pairs(graph: Graph, request: Request) -> Answer:
     """One matrix per graph."""
     if graph.width > DENSE:
         raise ValueError(f"expected at most {DENSE} nodes for pairs='all', got {graph.width}; ask for pairs or edges")
@@ -324,77 +329,25 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
     return join(answers, torch.cat([a.value for a in answers]))
 
 
-# ---------------------------------------------------------------------------------------------------- the sum
+# ---------------------------------------------------------------------------------------------------- spanning trees
 
 
-def kirchhoff_index(
+def spanning_tree_marginals(
     graph: Any,
     *,
     eps: float | None = None,
     seed: int = 0,
-    tol: float = 1e-6,
+    tol: float | None = None,
     method: str = "auto",
     progress: Progress | None = None,
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """The sum of all effective resistances, ``n tr L^+``, ``(graphs,)`` for a batch; ``inf`` if a graph is disconnected.
+    """With what probability a random spanning tree has an edge, ``R_e / r_e``, ``(edges,)``; a forest on several components.
 
-    Of large graphs it is exact by selected inversion, without gradient, wherever the factor of the Laplacian is bearable.
-    With ``eps``, for graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z,
-    until the standard error is below ``eps`` of the estimate; ``note`` says what it is. ``progress`` is called with
-    (layers, residual), or with ``eps`` (signs, residual).
+    Trees are drawn with probabilities in proportion to the products of their conductances. Everything else as for the
+    effective resistances of all edges; where these are exact, the sum is the number of nodes less that of components.
     """
-    check_tolerance(tol, method, METHODS)
-    graph = as_graph(graph, resistance=resistance, conductance=conductance).graph
-    whole = graph.ranks == graph.graph_sizes - 1
-    if eps is None:
-        request = Request(tol, method, progress)
-        if not needs_gradient(graph) and is_selected(graph, None, request):
-            answer = _trace_times_size(graph, tol)
-            value = torch.where(whole, answer.value, torch.inf)
-            return replace(answer, value=value if graph.batched else value[0])
-        if graph.width > DENSE:
-            why = "whose resistances need a gradient" if needs_gradient(graph) else "whose factor is too large"
-            raise ValueError(
-                f"expected eps= for the Kirchhoff index of a graph of more than {DENSE} nodes {why}, got {graph.width} "
-                "nodes and none; eps=0.1 estimates it"
-            )
-        pairs = _all_pairs(graph, request)
-        sums = (pairs.value.sums() if graph.batched else pairs.value.sum()) / 2
-        value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
-        return replace(pairs, value=value)
-    if not 0 < eps < 1:
-        raise ValueError(f"expected eps in (0, 1), got {eps!r}")
-    draw = torch.Generator().manual_seed(seed)
-    forms: list[Answer] = []
-    relative, stopped = math.inf, False
-    while relative > eps and not stopped:
-        z = torch.randint(0, 2, (graph.num_nodes, PANEL), generator=draw, dtype=torch.int8)
-        z = graph.center((2 * z - 1).to(graph.device, graph.dtype))
-        found = apply_pinv(graph, z, Request(tol, method))
-        stopped = found.stopped
-        if stopped and forms:
-            break  # those before it are whole
-        none = torch.zeros(graph.num_graphs, z.shape[1], dtype=z.dtype, device=z.device)
-        forms.append(replace(found, value=none.index_add(0, graph.batch, z * found.value).mT))
-        drawn = torch.cat([form.value for form in forms])
-        mean, error = drawn.mean(dim=0), drawn.std(dim=0) / math.sqrt(len(drawn))
-        relative = float(torch.where(mean > 0, error / mean, 0.0).max()) if len(mean) else 0.0
-        stopped = stopped or bool(progress and progress(len(drawn), found.residual))
-    drawn = torch.cat([form.value for form in forms])
-    answer = join(forms, drawn)
-    value = torch.where(whole, drawn.mean(dim=0) * graph.graph_sizes, torch.inf)
-    short = stopped and relative > eps
-    note = f"standard error {relative:.1e} of the estimate, from {len(drawn)} random signs"
-    note += ", stopped early" if short else ""
-    return replace(answer, value=value if graph.batched else value[0], bound=None, note=note, stopped=short)
-
-
-def _trace_times_size(graph: Graph, tol: float) -> Answer:
-    """``n tr L^+`` of every graph of a batch out of one bearable factor."""
-    diagonal = selected.pinv_diagonal(graph)
-    assert diagonal is not None, "a bearable factor"
-    traces = torch.zeros(graph.num_graphs, dtype=torch.float64, device=graph.device).index_add(0, graph.batch, diagonal)
-    certificate = selected.edge_resistances(graph, tol)
-    return replace(certificate, value=(traces * graph.graph_sizes).to(graph.dtype))
+    asked = as_graph(graph, resistance=resistance, conductance=conductance)
+    answer = effective_resistance(asked, eps=eps, seed=seed, tol=tol, method=method, progress=progress)
+    return replace(answer, value=answer.value / asked.graph.resistance)

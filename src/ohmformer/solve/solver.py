@@ -12,6 +12,7 @@ from ohmformer.graph.labelled import LabelledGraph, as_graph
 from ohmformer.graph.memory import bytes_kept
 from ohmformer.solve import (
     currents,
+    diagonal,
     dirichlet,
     edits,
     flow,
@@ -77,7 +78,10 @@ class Solver:
     potentials = _asks(flow.potentials)
     electric_flow = _asks(flow.electric_flow)
     effective_resistance = _asks(resistance.effective_resistance)
-    kirchhoff_index = _asks(resistance.kirchhoff_index)
+    spanning_tree_marginals = _asks(resistance.spanning_tree_marginals)
+    pinv_diagonal = _asks(diagonal.pinv_diagonal)
+    current_flow_closeness = _asks(diagonal.current_flow_closeness)
+    kirchhoff_index = _asks(diagonal.kirchhoff_index)
     resistive_embedding = _asks(projections.resistive_embedding)
     heat_kernel = _asks(functions.heat_kernel)
     spectral_filter = _asks(functions.spectral_filter)

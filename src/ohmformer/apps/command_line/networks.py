@@ -1,4 +1,4 @@
-"""Tasks of ``ohmformer solve`` about whole networks: fixed potentials, currents of many pairs, and smaller graphs."""
+"""Tasks of ``ohmformer solve`` about whole networks: fixed potentials, currents, centrality, smaller graphs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import ohmformer as ohm
 from ohmformer.apps.command_line.questions import Question, Solved, Task, certain, edges_of, labels_of, show_progress
+from ohmformer.solve.diagonal import closeness_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +52,19 @@ def _reduce(named: NamedGraph, ask: Question) -> Solved:
     return Solved(answer, _edge_list(answer, labels_of(named)[answer.kept.numpy()]), notes=notes)
 
 
+def _closeness(named: NamedGraph, ask: Question) -> Solved:
+    with show_progress("projections" if ask.eps else "layers") as progress:
+        answer = ohm.pinv_diagonal(named.graph, eps=ask.eps, progress=progress, **certain(ask))
+    found = {"closeness": closeness_of(named.graph, answer.value).numpy(), "diagonal": answer.value.numpy()}
+    return Solved(answer, {"node": labels_of(named), **found})
+
+
+def _spanning_trees(named: NamedGraph, ask: Question) -> Solved:
+    with show_progress("projections" if ask.eps else "layers") as progress:
+        answer = ohm.spanning_tree_marginals(named.graph, eps=ask.eps, progress=progress, **certain(ask))
+    return Solved(answer, {**edges_of(named), "probability": answer.value.numpy()})
+
+
 def _edge_list(answer: GraphAnswer, labels: np.ndarray) -> dict[str, np.ndarray]:
     u, v = answer.graph.edge_index.numpy()
     return {"u": labels[u], "v": labels[v], "resistance": answer.graph.resistance.numpy()}
@@ -58,6 +72,8 @@ def _edge_list(answer: GraphAnswer, labels: np.ndarray) -> dict[str, np.ndarray]
 
 ASK: dict[Task, Callable[[NamedGraph, Question], Solved]] = {
     Task.harmonic: _harmonic,
+    Task.closeness: _closeness,
+    Task.spanning_trees: _spanning_trees,
     Task.currents: _currents,
     Task.sparsify: _sparsify,
     Task.reduce: _reduce,

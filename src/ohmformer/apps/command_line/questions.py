@@ -27,6 +27,10 @@ class Task(StrEnum):
     """Effective resistance of every pair of nodes."""
     kirchhoff = "kirchhoff"
     """The sum of the effective resistances of all pairs."""
+    closeness = "closeness"
+    """The current-flow closeness of every node, and its entry of the diagonal of L^+."""
+    spanning_trees = "spanning-trees"
+    """With what probability a random spanning tree has an edge."""
     embedding = "embedding"
     """A point per node, whose squared distances are effective resistances."""
     flow = "flow"
@@ -60,6 +64,8 @@ USES: dict[Task, tuple[str, ...]] = {
         "--explain",
     ),
     Task.kirchhoff: ("--eps", "--explain"),
+    Task.closeness: ("--eps", "--explain"),
+    Task.spanning_trees: ("--eps", "--explain"),
     Task.embedding: ("--k", "--explain"),
     Task.flow: ("--tol-of", "--from", "--to", "--plot", "--explain"),
     Task.potentials: ("--tol-of", "--from", "--to", "--plot", "--explain"),
@@ -151,9 +157,9 @@ def explain(graph: Graph, ask: Question) -> str:
     from ohmformer.solve.pseudoinverse import Request
     from ohmformer.solve.resistance import is_selected
 
-    edges = ask.task is Task.resistance and ask.pairs is None
-    index = ask.task is Task.kirchhoff and ask.eps is None
-    if (edges or index) and is_selected(graph, ask.eps, Request(ask.tol or 1e-6, ask.method)):
+    edges = ask.task in (Task.resistance, Task.spanning_trees) and ask.pairs is None
+    index = ask.task is Task.closeness or (ask.task is Task.kirchhoff and ask.eps is None)
+    if (edges or index) and is_selected(graph, ask.eps if edges else None, Request(ask.tol or 1e-6, ask.method)):
         pattern = look(graph)
         return f"selected inversion of a factor of {0 if pattern is None else len(pattern.row)} entries, exact"
     tol = ask.tol or (1e-6 if ask.eps is None else 1e-3 * ask.eps)
@@ -170,7 +176,7 @@ def _demands(graph: Graph, ask: Question) -> int:
         return ask.k
     if ask.task is Task.currents:
         return min(len(ask.pairs or ()), len({node for pair in ask.pairs or () for node in pair}))
-    if ask.task is not Task.resistance:
+    if ask.task not in (Task.resistance, Task.spanning_trees, Task.closeness):
         return graph.num_nodes
     asked = graph.num_edges if ask.pairs is None else len(ask.pairs)
     return min(graph.num_nodes, asked if ask.eps is None else projections(ask.eps, asked))
@@ -193,11 +199,6 @@ def in_flags(text: str, ask: Question, nodes: int) -> str:
         return (
             f"expected at most {limit[1]} nodes for --task all-pairs, got {nodes}; "
             "--pair A B or --pairs FILE answers single pairs exactly"
-        )
-    if limit and ask.task is Task.kirchhoff:
-        return (
-            f"expected --eps for a graph of more than {limit[1]} nodes whose factor is too large, got {nodes} nodes; "
-            "--eps 0.1 estimates the index"
         )
     text = text.replace("expected a method among", "expected --method among")
     text = text.replace("pass partial=True for NaN there", "--partial leaves it out")

@@ -1,0 +1,201 @@
+"""The diagonal of ``L^+``, and what is a sum over it: the Kirchhoff index and current-flow closeness.
+
+Exact out of one factor wherever that is bearable (:mod:`ohmformer.solve.selected`), else from a solve for every node, or
+estimated from short walks and random projections (:mod:`ohmformer.solve.projections`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer.graph import Graph
+from ohmformer.graph.labelled import as_graph
+from ohmformer.solve import selected
+from ohmformer.solve.answer import Answer, check_tolerance, join
+from ohmformer.solve.costs import DEFAULT_EPS, PANEL, SMALL
+from ohmformer.solve.engines.base import DENSE, Progress
+from ohmformer.solve.factor import look
+from ohmformer.solve.plan import METHODS
+from ohmformer.solve.projections import check_eps, default_tolerance, estimated, local_part_for, without_gradient
+from ohmformer.solve.pseudoinverse import Request, apply_pinv
+from ohmformer.solve.resistance import all_pairs, is_selected, needs_gradient
+
+
+def pinv_diagonal(
+    graph: Any,
+    *,
+    eps: float | None = None,
+    seed: int = 0,
+    tol: float | None = None,
+    method: str = "auto",
+    progress: Progress | None = None,
+    resistance: Any = None,
+    conductance: Any = None,
+) -> Answer:
+    """The diagonal of ``L^+``, ``(nodes,)``: how far a node is from its component, ``L^+_uu = |L^+ (e_u - 1/n)|_L^2``.
+
+    Exact and differentiable by selected inversion wherever the factor of the Laplacian is bearable; ``residual`` is the
+    largest relative difference from solves for some nodes. Of up to 8,000 other nodes by a solve for each; beyond, or with
+    ``eps``, estimated as :func:`effective_resistance` says, within 1 % if ``eps`` is not given.
+
+    >>> pinv_diagonal([(0, 1), (1, 2)]).value
+    tensor([0.5556, 0.2222, 0.5556], dtype=torch.float64)
+    """
+    tol = default_tolerance(eps) if tol is None else tol
+    check_tolerance(tol, method, METHODS)
+    asked = as_graph(graph, resistance=resistance, conductance=conductance)
+    return replace(_diagonal(asked.graph, eps, seed, Request(tol, method, progress)), labels=asked.labels)
+
+
+def current_flow_closeness(
+    graph: Any,
+    *,
+    eps: float | None = None,
+    seed: int = 0,
+    tol: float | None = None,
+    method: str = "auto",
+    progress: Progress | None = None,
+    resistance: Any = None,
+    conductance: Any = None,
+) -> Answer:
+    """Current-flow closeness, or information centrality, of every node: ``1 / sum_w R_uw`` over its component.
+
+    As ``sum_w R_uw = n L^+_uu + tr L^+``, everything else is as for :func:`pinv_diagonal`. Isolated nodes have none: zero.
+    The definition is networkx's; times ``n - 1`` it is NetworKit's.
+    """
+    asked = as_graph(graph, resistance=resistance, conductance=conductance)
+    answer = pinv_diagonal(asked, eps=eps, seed=seed, tol=tol, method=method, progress=progress)
+    return replace(answer, value=closeness_of(asked.graph, answer.value))
+
+
+def closeness_of(graph: Graph, diagonal: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:
+    """Current-flow closeness from the diagonal of ``L^+``."""
+    component, none = graph.components, diagonal.new_zeros(graph.num_components)
+    size = none.index_add(0, component, torch.ones_like(diagonal.detach()))[component]
+    far = size * diagonal + none.index_add(0, component, diagonal)[component]
+    return torch.where(size > 1, 1 / torch.where(size > 1, far, 1.0), 0.0)
+
+
+def kirchhoff_index(
+    graph: Any,
+    *,
+    eps: float | None = None,
+    seed: int = 0,
+    tol: float = 1e-6,
+    method: str = "auto",
+    progress: Progress | None = None,
+    resistance: Any = None,
+    conductance: Any = None,
+) -> Answer:
+    """The sum of all effective resistances, ``n tr L^+``, ``(graphs,)`` for a batch; ``inf`` if a graph is disconnected.
+
+    Of large graphs it is exact by selected inversion wherever the factor of the Laplacian is bearable. With ``eps``, or to
+    1 % for larger graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z, until
+    the standard error is below ``eps`` of the estimate; ``note`` says what it is, and there is no gradient. ``progress`` is
+    called with (layers, residual), or with ``eps`` (signs, residual).
+    """
+    check_tolerance(tol, method, METHODS)
+    graph = as_graph(graph, resistance=resistance, conductance=conductance).graph
+    whole, request = graph.ranks == graph.graph_sizes - 1, Request(tol, method, progress)
+    if eps is None and is_selected(graph, None, request):
+        answer = selected.diagonal(graph, tol)
+        traces = answer.value.new_zeros(graph.num_graphs).index_add(0, graph.batch, answer.value)
+        value = torch.where(whole, traces * graph.graph_sizes, torch.inf)
+        return replace(answer, value=value if graph.batched else value[0])
+    if eps is None and graph.width <= DENSE:
+        pairs = all_pairs(graph, request)
+        sums = (pairs.value.sums() if graph.batched else pairs.value.sum()) / 2
+        return replace(pairs, value=torch.where(whole if graph.batched else whole[0], sums, torch.inf))
+    if eps is None and needs_gradient(graph):
+        raise ValueError(_no_gradient(graph))
+    eps = DEFAULT_EPS if eps is None else eps
+    check_eps(eps)
+    draw = torch.Generator().manual_seed(seed)
+    forms: list[Answer] = []
+    relative, stopped = math.inf, False
+    while relative > eps and not stopped:
+        z = torch.randint(0, 2, (graph.num_nodes, PANEL), generator=draw, dtype=torch.int8)
+        z = graph.center((2 * z - 1).to(graph.device, graph.dtype))
+        found = apply_pinv(graph, z, Request(tol, method))
+        stopped = found.stopped
+        if stopped and forms:
+            break  # those before it are whole
+        none = torch.zeros(graph.num_graphs, z.shape[1], dtype=z.dtype, device=z.device)
+        forms.append(replace(found, value=none.index_add(0, graph.batch, z * found.value).mT))
+        drawn = torch.cat([form.value for form in forms])
+        mean, error = drawn.mean(dim=0), drawn.std(dim=0) / math.sqrt(len(drawn))
+        relative = float(torch.where(mean > 0, error / mean, 0.0).max()) if len(mean) else 0.0
+        stopped = stopped or bool(progress and progress(len(drawn), found.residual))
+    drawn = torch.cat([form.value for form in forms])
+    answer = join(forms, drawn)
+    value = torch.where(whole, drawn.mean(dim=0) * graph.graph_sizes, torch.inf)
+    short = stopped and relative > eps
+    note = f"standard error {relative:.1e} of the estimate, from {len(drawn)} random signs"
+    note += ", stopped early" if short else ""
+    return replace(answer, value=value if graph.batched else value[0], bound=None, note=note, stopped=short)
+
+
+def _no_gradient(graph: Graph) -> str:
+    return (
+        f"expected resistances without gradient for a graph of more than {DENSE} nodes whose factor is too large, got "
+        f"{graph.width} nodes; eps=0.1 estimates without gradient"
+    )
+
+
+def _diagonal(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
+    """The diagonal of ``L^+`` by selected inversion, by solves for every node, or estimated."""
+    little = graph.width <= SMALL and request.method in ("auto", "direct") and look(graph) is not None
+    if little or is_selected(graph, None, request):
+        answer = selected.diagonal(graph, request.tol)
+        return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
+    if graph.width <= SMALL or (eps is None and graph.width <= DENSE):
+        answer = apply_pinv(graph, graph.unpad(graph.projector()), request)
+        row = torch.arange(graph.num_nodes, device=graph.device)
+        return replace(answer, value=answer.value[row, graph.nodes.within], error=None, error_kind=None)
+    if eps is None and needs_gradient(graph):
+        raise ValueError(_no_gradient(graph))
+    return _estimated(without_gradient(graph), DEFAULT_EPS if eps is None else eps, seed, request)
+
+
+def _estimated(graph: Graph, eps: float, seed: int, request: Request) -> Answer:
+    """As ``L^+ = P G P`` for ``G = D^-1/2 N^+ D^-1/2``, ``L^+_uu = G_uu - 2 (G 1)_u / n + 1^T G 1 / n^2``.
+
+    ``G 1`` takes one solve, ``G_uu`` is what walks tell and what projections say of the rest.
+    """
+    component, count = graph.components, graph.num_components
+    degree = torch.as_tensor(graph.degrees(), device=graph.device)
+
+    def by_component(x: Tensor) -> Tensor:
+        return x.new_zeros(count, *x.shape[1:]).index_add(0, component, x)[component]
+
+    size, volume = by_component(torch.ones_like(degree)), by_component(degree).clamp(min=1e-300)
+
+    def balanced(phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
+        return phi - by_component(degree[:, None] * phi) / volume[:, None]
+
+    mine = (degree > 0).nonzero()[:, 0]
+    inside = apply_pinv(graph, graph.center((1 - degree * size / volume)[:, None].to(graph.dtype)), request)
+    mean = balanced(inside.value.double())[:, 0]
+    walks = local_part_for(graph, graph.edge_index, eps)
+    local = (walks.own.to(graph.device) - 2 * mean / size + by_component(mean) / size**2)[mine]
+    answer, unsure = estimated(
+        graph, local, walks, lambda phi: balanced(phi.double())[mine].square().sum(1), eps, seed, request
+    )
+    value = torch.zeros(graph.num_nodes, dtype=graph.dtype, device=graph.device).index_copy(0, mine, answer.value)
+    answers, left = [answer, inside], mine[unsure] if not answer.stopped else mine[:0]
+    for some in left.split(2 * PANEL) if len(left) else ():
+        column = torch.arange(len(some), device=graph.device)
+        psi = torch.zeros(graph.num_nodes, len(some), dtype=graph.dtype, device=graph.device)
+        psi[some, column] = 1.0
+        solved = apply_pinv(graph, graph.center(psi), Request(request.tol, request.method))
+        answers.append(solved)
+        value[some] = solved.value[some, column]
+    note = f"{answer.note}; {len(left)} solved for instead" if len(left) else answer.note
+    joined = join(answers, value)
+    return replace(joined, method=answer.method, note=note, error=answer.error, error_kind=answer.error_kind)
