@@ -1,9 +1,9 @@
 """What solving costs: thresholds, and seconds predicted from sizes, each beside the measurement it comes from.
 
 Seconds are processor time of one thread (AMD EPYC, AVX-512, 1 MB of second cache) for the first question about a graph at a
-tolerance of 1e-8, measured on the ten graphs of ``benchmarks/real_graphs.py``; ``benchmarks/solve.py`` and
-``benchmarks/scale.py`` measure the thresholds again. On other machines they are off by a factor, which is much the same for
-all engines: predictions are compared with each other. Entries are ``nodes + 2 edges``, those of the Laplacian.
+tolerance of 1e-8, measured on a busy machine on graphs like those of ``benchmarks/real_graphs.py``; ``benchmarks/solve.py``
+and ``benchmarks/scale.py`` measure the thresholds again. On other machines they are off by a factor, which is much the same
+for all engines: predictions are compared with each other. Entries are ``nodes + 2 edges``, those of the Laplacian.
 """
 
 from __future__ import annotations

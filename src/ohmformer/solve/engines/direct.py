@@ -2,7 +2,8 @@
 
 The factor is our own (:mod:`ohmformer.solve.factor`), chosen by measurement: with 64 demands on a weighted grid of 300 x 300
 it takes 0.47 s, SuperLU in symmetric mode 0.86 s, CHOLMOD through cholespy 0.83 s; with one demand 0.14, 0.30 and 0.52 s
-(process time, one thread, ``benchmarks/real_graphs.py``). It subtracts nothing, so that its error is known, and its size is
+(process time, one thread, a busy machine; ``benchmarks/real_graphs.py`` measures again).
+It subtracts nothing, so that its error is known, and its size is
 known before it is made. SciPy's SuperLU is left for where there are no kernels.
 """
 
