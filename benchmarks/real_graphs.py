@@ -43,7 +43,7 @@ TITLES = {
     "networkit": "NetworKit", "networkx": "networkx",
 }  # fmt: skip
 LARGE = tuple(name for name in GRAPHS if name not in ("minnesota", *EXPANDERS))
-"""Graphs on which NetworKit is not asked for all edges, as it solves for every one: Minnesota's 3,302 take it 3.6 s."""
+"""Graphs on which NetworKit is not asked for all edges, as it solves for every one."""
 DENSE = 10_000
 """Nodes beyond which networkx, which makes n x n matrices, is not asked."""
 RUNS = Path(__file__).parents[1] / "runs" / "real_graphs"

@@ -207,7 +207,8 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
     if known is not None and known.predicted <= costs.chebyshev(nodes, edges, demands, LAYERS, in_c=False):
         return known
-    if edges and float(graph.resistance.max() / graph.resistance.min()) > WIDE and look(graph) is not None:
+    resistance = graph.resistance.detach()
+    if edges and float(resistance.max() / resistance.min()) > WIDE and look(graph) is not None:
         return _direct(graph, which, demands, f"resistances range over more than {WIDE:.0e}")
     instead = (_elimination if kernels else _direct)(graph, which, demands, "")
     in_c = kernels and nodes >= NATIVE_NODES and demands >= NATIVE_DEMANDS
