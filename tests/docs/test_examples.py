@@ -54,9 +54,9 @@ def test_train_a_transformer_gets_far_beyond_the_lemma(monkeypatch, capsys):
 
 
 def test_gps_learns_hydration_energies_offline(monkeypatch, capsys):
-    out = run("gps_zinc", "--offline", "--epochs", "1", monkeypatch=monkeypatch, capsys=capsys)
+    out = run("gps_zinc", "--offline", "--epochs", "2", monkeypatch=monkeypatch, capsys=capsys)
     # a standard normal target has a mean absolute deviation near 0.8, which a constant answer would leave
-    assert float(out.split("epoch: ")[1]) < 0.75
+    assert float(out.split("epoch: ")[1]) < 0.6
 
 
 def test_landscape_finds_resistances_of_all_pairs_and_draws(tmp_path: Path, monkeypatch, capsys):

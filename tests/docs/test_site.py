@@ -35,7 +35,7 @@ def test_every_construction_has_a_page_with_update_weights_bound_and_error(site:
         for part in ("Update", "Weights", "Bound", "Error", "Build it"):
             assert f'id="{part.lower().replace(" ", "-")}"' in html, (exhibit.slug, part)
         assert html.count('<img src="data:image/svg+xml') == 1  # the error against the bound
-        assert html.count('aria-label="W^') >= 1
+        assert html.count('<table class="weights"><caption>W^') >= 1
     assert len(list((site / "lemmas").glob("*.html"))) == len(exhibits()) + 1
 
 
