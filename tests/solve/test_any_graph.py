@@ -25,23 +25,16 @@ def anything(draw) -> Graph:
     return Graph.from_edges(edges, num_nodes=n, resistance=resistance)
 
 
-def _answer_or_refusal(ask):
-    try:
-        return ask(), ""
-    except ValueError as error:
-        return None, str(error)
-
-
 @settings(max_examples=100)
 @given(anything())
-def test_no_graph_gives_nan_or_an_undocumented_error(g):
+def test_no_graph_gives_nan_or_an_error_but_that_of_the_principal_root(g):
     ask_everything(g)
 
 
 @pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(anything())
-def test_no_graph_of_a_thousand_gives_nan_or_an_undocumented_error(g):
+def test_no_graph_of_a_thousand_gives_nan_or_an_error_but_that_of_the_principal_root(g):
     ask_everything(g)
 
 
@@ -54,17 +47,22 @@ def ask_everything(g: Graph) -> None:
         lambda: ohm.effective_resistance(g),
         lambda: ohm.effective_resistance(g, "all"),
         lambda: ohm.kirchhoff_index(g),
-        lambda: ohm.resistive_embedding(g),
         lambda: ohm.resistive_embedding(g, 4),
         lambda: ohm.heat_kernel(g, 0.5, x),
         lambda: ohm.eigenvectors(g, 20),
     ):
-        answer, refusal = _answer_or_refusal(ask)
-        if answer is None:
-            assert "reaches" in refusal or "layers" in refusal
-        else:
-            assert not torch.isnan(answer.value).any()
-            assert np.isfinite(answer.residual)
+        check(ask())
+    refusal = ""
+    try:
+        check(ohm.resistive_embedding(g))
+    except ValueError as error:
+        refusal = str(error)
+    assert not refusal or "reaches" in refusal  # the principal root is LAPACK's where resistances range far
+
+
+def check(answer: ohm.Answer) -> None:
+    assert not torch.isnan(answer.value).any()
+    assert np.isfinite(answer.residual)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 2])
