@@ -16,7 +16,7 @@ from torch_geometric.data import Batch, Data
 
 from measure import side_by_side, write_table
 from ohmformer import native
-from ohmformer.encoding import LinearTransformerPE
+from ohmformer.encoding import AddSpectrum, LinearTransformerPE
 from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.experiments.molecules import bonds, read_smiles
 
@@ -52,13 +52,14 @@ def eigh(batch: Any) -> None:
 def encode(model: LinearTransformerPE, batch: Any, in_c: bool = True) -> None:
     """Encode a batch by native kernels, or by torch alone."""
     with nullcontext() if in_c else native.used("off"):
-        model(batch.edge_index, None, batch.batch, batch.num_nodes)
+        model(batch)
 
 
 def train(model: LinearTransformerPE, batch: Any) -> None:
     """What the encoding adds to a step of training."""
     model.zero_grad()
-    model(batch.edge_index, None, batch.batch, batch.num_nodes).square().sum().backward()
+    found = model(batch)
+    sum(x.square().sum() for x in (found if isinstance(found, tuple) else (found,))).backward()
 
 
 def graphs_of_size(nodes: int, total: int) -> Any:
@@ -86,10 +87,19 @@ def main() -> None:
     graphs = molecules(arguments.smiles, arguments.count)
     batch: Any = Batch.from_data_list([*graphs])
     few = graphs[:200]
+    kept: Any = Batch.from_data_list([AddSpectrum()(data.clone()) for data in graphs])
+    default, on_edges = LinearTransformerPE(16).eval(), LinearTransformerPE(16, read=("nodes", "edges")).eval()
     shapes = [("random", False), ("random", True), ("diagonal", False), ("diagonal", True)]
-    candidates: dict[str, Callable[[], Any]] = {}
+    candidates: dict[str, Callable[[], Any]] = {
+        "default, 16 dimensions": partial(encode, default, batch),
+        "default, 16 dimensions, torch alone": partial(encode, default, batch, in_c=False),
+        "default, 16 dimensions, spectra kept": partial(encode, default, kept),
+        "default, 16 dimensions, spectra kept, forward and backward": partial(train, default, kept),
+        "default, nodes and edges, spectra kept": partial(encode, on_edges, kept),
+        "default, nodes and edges, spectra kept, forward and backward": partial(train, on_edges, kept),
+    }
     for phi0, evolve in shapes:
-        model = LinearTransformerPE(8, phi0=phi0, evolve=evolve).eval()
+        model = LinearTransformerPE(8, phi0=phi0, norm=None, evolve=evolve).eval()
         name = f"phi0={phi0}, B {'evolving' if evolve else 'fixed'}"
         candidates[name] = partial(encode, model, batch)
         if phi0 != "diagonal":
@@ -112,7 +122,13 @@ def main() -> None:
          f"{each['AddLaplacianEigenvectorPE(6, is_undirected=True)'] / us:.1f}", f"{lapack / us:.1f}"]
         for name, us in each.items()
     ]  # fmt: skip
-    header = ["encoding, 9 layers, 8 dimensions", "us a graph", "times PyG's", "times PyG's, undirected", "times eigh"]
+    header = [
+        "encoding, 9 layers, 8 dimensions if not said",
+        "us a graph",
+        "times PyG's",
+        "times PyG's, undirected",
+        "times eigh",
+    ]
     notes = (
         f"{len(graphs)} molecules in one batch, {batch.num_nodes / len(graphs):.1f} nodes each; PyG's one by one, on 200. "
         "Torch alone: with `OHMFORMER_NATIVE=off`."
@@ -120,7 +136,7 @@ def main() -> None:
     print("\n".join("  ".join(row) for row in rows))
     print(write_table("encoding", "Encoding molecules", header, rows, notes=notes))
 
-    model = LinearTransformerPE(8, phi0="random").eval()
+    model = LinearTransformerPE(8, phi0="random", norm=None).eval()
     sizes = {nodes: graphs_of_size(nodes, 100_000) for nodes in SIZES}
     runs = {(n, how): partial(encode, model, b, in_c=how) for n, b in sizes.items() for how in (False, True)}
     median = side_by_side({f"{n} {how}": run for (n, how), run in runs.items()}, repeats=arguments.repeats, warmup=1)
