@@ -13,6 +13,9 @@ from torch import Tensor
 
 from ohmformer.graph.ragged import Spans, kept
 
+BLOCK = 4096
+"""Rows that are worked on at once where several passes are made, so that they stay in the cache."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout:
@@ -168,7 +171,10 @@ class Layout:
     def center_(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
         """Subtract the mean over each component from ``x`` in place, for large tensors that need no gradient."""
         for _ in range(2):
-            x.sub_(self._means_on_nodes(x))
+            mean = self.component_means(x)
+            for first in range(0, len(x), BLOCK):
+                rows = slice(first, first + BLOCK)
+                x[rows] -= mean if len(mean) == 1 else mean[self.components[rows]]
         return x
 
     def _means_on_nodes(self, x: Tensor) -> Tensor:
