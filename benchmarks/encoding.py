@@ -59,7 +59,7 @@ def train(model: LinearTransformerPE, batch: Any) -> None:
     """What the encoding adds to a step of training."""
     model.zero_grad()
     found = model(batch)
-    sum(x.square().sum() for x in (found if isinstance(found, tuple) else (found,))).backward()
+    torch.stack([x.square().sum() for x in (found if isinstance(found, tuple) else (found,))]).sum().backward()
 
 
 def graphs_of_size(nodes: int, total: int) -> Any:

@@ -167,7 +167,7 @@ def measure(name: str, solver: str, question: str, threads: int) -> dict[str, An
 
         torch.set_num_threads(threads)
     elif solver == "networkit":
-        import networkit
+        import networkit  # pyright: ignore[reportMissingImports]
 
         networkit.setNumberOfThreads(threads)
     edges, ask = stored(name), QUESTIONS[question]

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--beta", type=float, default=130.0)
     parser.add_argument("--out", type=Path, default=Path("segments.png"))
     options = parser.parse_args()
-    from skimage import data, filters, segmentation
+    from skimage import data, filters, segmentation  # pyright: ignore[reportMissingImports]
 
     image = data.coins()[:: options.step, :: options.step] / 255
     above = image - filters.gaussian(image, 40 / options.step)  # the light is not the same everywhere
