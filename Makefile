@@ -51,10 +51,10 @@ test-native: $(STAMP)
 CROSS_CC ?= aarch64-linux-gnu-gcc
 QEMU ?= qemu-aarch64
 DRIVER := -std=c11 -D_POSIX_C_SOURCE=200809L -O3 -fno-math-errno -ffp-contract=fast -Wall -Wextra -Wno-psabi -pthread \
-  tests/native/driver.c $(filter %.c,$(KERNELS)) -lm
+  -I$(BUILD)/aarch64 tests/native/driver.c $(filter %.c,$(KERNELS)) -lm
 test-aarch64: $(STAMP)
 	mkdir -p $(BUILD)/aarch64
-	$(BIN)/python tests/native/record.py $(BUILD)/aarch64/calls
+	$(BIN)/python tests/native/record.py $(BUILD)/aarch64
 	$(CC) -o $(BUILD)/aarch64/driver-here $(DRIVER)
 	$(CROSS_CC) -static -o $(BUILD)/aarch64/driver $(DRIVER)
 	$(BUILD)/aarch64/driver-here $(BUILD)/aarch64/calls 2

@@ -1,13 +1,15 @@
 """Record real calls of every kernel, with what they were given and what they left, for ``driver.c`` to repeat elsewhere.
 
-    python tests/native/record.py FILE
+    python tests/native/record.py FOLDER
 
-A record is the kernel's name (32 bytes), the number of its arguments, and for each argument its kind and then its value: a
-whole number, a double, or an array as its number of bytes, the bytes before the call and those after it. Kinds are below.
+writes ``calls``, the records, and ``calls.h``, by which the driver calls a kernel by its name. A record is the kernel's name
+(32 bytes), the number of its arguments, and for each argument its kind and then its value: a whole number, a double, or an
+array as its number of bytes, the bytes before the call and those after it. Kinds are below.
 """
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import sys
 from collections import Counter
@@ -97,11 +99,25 @@ def ask_everything() -> None:
             model.train()(pairs, batch=batch.batch, num_nodes=batch.num_nodes).square().sum().backward()
 
 
-def main(path: Path) -> None:
+def header() -> str:
+    """C that calls every kernel of the table by its name."""
+    c = {ctypes.c_int64: ("int64_t", "whole"), ctypes.c_float: ("float", "real"), ctypes.c_double: ("double", "real")}
+    declared, called = [], []
+    for name, kernel in native.KERNELS.items():
+        kinds = [c.get(kind, ("void *", "now")) for kind in kernel.arguments]
+        declared.append(f"int {name}({', '.join(['int64_t', *(kind for kind, _ in kinds)])});")
+        given = ", ".join(["threads", *(f"a[{i}].{part}" for i, (_, part) in enumerate(kinds))])
+        called.append(f'    if (!strcmp(name, "{name}")) return {name}({given});')
+    body = ["static int call(const char *name, int64_t threads, const Argument *a) {", *called, "    return -1;", "}", ""]
+    return "\n".join([*declared, *body])
+
+
+def main(folder: Path) -> None:
     """Record the first calls of every kernel of the library in use."""
     seen: Counter[str] = Counter()
     call = Library.call
-    with path.open("wb") as file:
+    (folder / "calls.h").write_text(header())
+    with (folder / "calls").open("wb") as file:
 
         def recorded(self: Library, name: str, *values: Any) -> None:
             before = [content(x) if isinstance(x, Tensor) else None for x in values]

@@ -4,6 +4,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,24 @@ def test_a_library_exports_the_kernels_of_the_table_and_nothing_else(path):
     listed = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
     functions = {line.split()[-1] for line in listed.splitlines() if line.split()[-2] == "T"}
     assert functions - {"_init", "_fini"} == {*native.KERNELS, "processor_sets", "stop_when"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BUILT or shutil.which("cc") is None, reason="needs built libraries and a C compiler")
+def test_every_kernel_repeats_its_recorded_calls_in_a_plain_c_program(tmp_path):
+    here = Path(__file__).parent
+    subprocess.run([sys.executable, here / "record.py", tmp_path], check=True)
+    options = [
+        "-std=c11",
+        "-D_POSIX_C_SOURCE=200809L",
+        "-O1",
+        "-fno-math-errno",
+        "-ffp-contract=fast",
+        "-Wno-psabi",
+        "-pthread",
+    ]
+    program = ["-o", tmp_path / "driver", f"-I{tmp_path}", here / "driver.c", *SOURCES.glob("*.c"), "-lm"]
+    subprocess.run(["cc", *options, *program], check=True)
+    ran = subprocess.run([tmp_path / "driver", tmp_path / "calls", "2"], capture_output=True, text=True)
+    assert not ran.returncode, ran.stderr
+    assert {line.split()[0] for line in ran.stdout.splitlines()[:-1]} == set(native.KERNELS)
