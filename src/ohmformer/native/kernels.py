@@ -47,9 +47,9 @@ KERNELS: dict[str, Kernel] = {
         {"nodes": 64},
     ),
     "ohm_direction": Kernel(
-        "One Chebyshev layer on a large graph for 32 or 64 demands, directions kept in eight bits.",
+        "One Chebyshev layer on some rows of a large graph for 32 or 64 demands, directions kept in eight bits.",
         "sparse.c",
-        2 * WHOLE + SINGLE + 7 * ARRAY,
+        3 * WHOLE + SINGLE + 7 * ARRAY,
         {"demands": 64, "layers": 64},
     ),
     "ohm_residual": Kernel(

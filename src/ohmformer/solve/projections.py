@@ -141,7 +141,7 @@ class _Noise:
         """The next so many columns."""
         wide, nodes = -(-columns // 4) * 4, self.graph.num_nodes
         if native.active() is not None:
-            arrays = [torch.as_tensor(x) for x in (self.rows.indptr, self.rows.indices, self.rows.data)]
+            arrays = [torch.as_tensor(x) for x in (self.rows.indptr, self.rows.indices.astype(np.int64), self.rows.data)]
             psi = torch.empty(nodes, wide, dtype=torch.float64)
             native.call("ohm_noise", nodes, wide, self.drawn, self.seed, *arrays, self.QUANTILES, psi)
         else:

@@ -60,6 +60,24 @@ class Scaled:
         start, column, value, root = on_device
         return cls(csr_tensor(start, column, value, n), root, graph.components, graph.num_components)
 
+    @property
+    def width(self) -> int:
+        """Rows that a vector has while it is multiplied."""
+        return len(self.root)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Numbers that were summed over these rows, summed over all rows of the graph: itself, unless others have some."""
+        return x
+
+    def draw(self, seed: int) -> Float[Tensor, "nodes 1"]:
+        """A Gaussian number for every node."""
+        draw = torch.Generator().manual_seed(seed)
+        return torch.randn(len(self.root), 1, generator=draw, dtype=torch.float64).to(self.root.device)
+
+    def norms(self, x: Float[Tensor, "nodes k"], weights: Float[Tensor, "nodes 1"] | None = None) -> Float[Tensor, " k"]:
+        """The norm of every column, its entries multiplied by ``weights`` if there are any."""
+        return self.total(column_squares(x, weights)).sqrt()
+
     def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``N x``."""
         return self.root * (self.laplacian @ (self.root * x))
@@ -128,6 +146,10 @@ class RowBlocks:
         """Pairs of rows and the function that gives those rows of the product."""
         return iter(self.blocks)
 
+    def spans(self, x: Tensor) -> Iterator[tuple[int, int]]:
+        """The first row and the one after the last of what can be multiplied with x at once: all rows."""
+        yield 0, self.matrix.shape[0]
+
 
 def _weighted_rows(columns: Tensor, values: Tensor, bags: Tensor, x: Tensor) -> Tensor:
     return embedding_bag(columns, x, bags, mode="sum", per_sample_weights=values)
@@ -138,13 +160,13 @@ def in_blocks(rows: int) -> Iterator[slice]:
     return (slice(first, first + 4096) for first in range(0, rows, 4096))
 
 
-def column_norms(x: Float[Tensor, "n k"], weights: Float[Tensor, "n 1"] | None = None) -> Float[Tensor, " k"]:
-    """The norm of every column, its entries multiplied by ``weights`` if there are any."""
+def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "n 1"] | None = None) -> Float[Tensor, " k"]:
+    """The sum of squares of every column, its entries multiplied by ``weights`` if there are any."""
     squared = torch.ones_like(x[:, :1]) if weights is None else weights.square()
     squares = x.new_zeros(1, x.shape[1])
     for rows in in_blocks(len(x)):
         squares.addmm_(squared[rows].mT, x[rows].square())
-    return squares[0].sqrt()
+    return squares[0]
 
 
 def empty_huge_pages(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -182,10 +204,8 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0, floo
     Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added. The iteration ends
     early, unsettled, once a Ritz value is below ``floor``: then the smallest eigenvalue is as well.
     """
-    draw = torch.Generator().manual_seed(seed)
-    start = torch.randn(len(scaled.root), 1, generator=draw, dtype=torch.float64)
-    q = scaled.project(start.to(scaled.root.device))
-    norm = float(q.norm())
+    q = scaled.project(scaled.draw(seed))
+    norm = float(scaled.norms(q))
     if norm == 0:
         return Extremes(Spectrum(LARGEST, LARGEST), separated=True)
     q, before, beta = q / norm, torch.zeros_like(q), 0.0
@@ -194,10 +214,10 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0, floo
     low, high, separated, below = LARGEST, LARGEST, False, False
     for step in range(steps):
         w = scaled.times(q) - beta * before
-        alpha = float((w * q).sum())
+        alpha = float(scaled.total((w * q).sum()))
         w = scaled.project(w - alpha * q)
         diagonal.append(alpha)
-        beta = float(w.norm())
+        beta = float(scaled.norms(w))
         if (step + 1) % 5 == 0 or beta < 1e-12 or step + 1 == steps:
             values, vectors = eigh_tridiagonal(diagonal, beside)
             leftover = beta * np.abs(vectors[-1])

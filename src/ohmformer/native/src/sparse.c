@@ -31,7 +31,7 @@ static const Vector COARSE = {2, 2, 1, 1}, FINE = {0.5f, 0.5f, 1, 1};
 #endif
 
 typedef struct {
-    int64_t demands, entries;
+    int64_t demands, entries, first;
     float omega;
     const int32_t *start, *column; /* I - gamma N, by rows */
     const float *value;
@@ -124,16 +124,16 @@ INLINE void rows(int64_t first, int64_t last, const int vectors, const Arrays a)
 
 static int direction(const void *arguments, int64_t first, int64_t last) {
     const Arrays *a = arguments;
-    if (a->demands == 32) rows(first, last, 32 / LANES, *a);
-    if (a->demands == 64) rows(first, last, 64 / LANES, *a);
+    if (a->demands == 32) rows(a->first + first, a->first + last, 32 / LANES, *a);
+    if (a->demands == 64) rows(a->first + first, a->first + last, 64 / LANES, *a);
     return 0;
 }
 
-/* One layer for eight times `groups` demands, 32 or 64. */
-EXPORT int ohm_direction(int64_t threads, int64_t nodes, int64_t groups, float omega, const int32_t *start,
+/* Rows `first` to `last` - 1 of one layer for eight times `groups` demands, 32 or 64. */
+EXPORT int ohm_direction(int64_t threads, int64_t first, int64_t last, int64_t groups, float omega, const int32_t *start,
                          const int32_t *column, const float *value, const void *old, void *new, void *residual, void *sum) {
-    const Arrays a = {8 * groups, start[nodes], omega, start, column, value, old, new, residual, sum};
-    return share_out(threads, nodes, SHARE, direction, &a);
+    const Arrays a = {8 * groups, start[last], first, omega, start, column, value, old, new, residual, sum};
+    return share_out(threads, last - first, SHARE, direction, &a);
 }
 
 /* ------------------------------------------------------------------------------------------------ the residual */

@@ -133,7 +133,8 @@ EXPORT int ohm_walks(int64_t threads, int64_t nodes, int64_t reach, const int32_
 typedef struct {
     int64_t columns, before;
     uint64_t seed;
-    const int32_t *start, *edge;
+    const int32_t *start;
+    const int64_t *edge;
     const double *value;
     const float *quantile;
     double *demand;
@@ -165,7 +166,7 @@ static int noise(const void *arguments, int64_t from, int64_t to) {
 /* demand <- the matrix times Gaussian columns `before` and following, each a quantile of 16 bits that edge, column and seed determine;
  * `columns`, a multiple of four, of them */
 EXPORT int ohm_noise(int64_t threads, int64_t nodes, int64_t columns, int64_t before, int64_t seed, const int32_t *start,
-                     const int32_t *edge, const double *value, const float *quantile, double *demand) {
+                     const int64_t *edge, const double *value, const float *quantile, double *demand) {
     const Noise a = {columns, before, (uint64_t)seed, start, edge, value, quantile, demand};
     return share_out(threads, nodes, 1024, noise, &a);
 }

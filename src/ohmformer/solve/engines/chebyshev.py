@@ -19,8 +19,8 @@ from ohmformer.graph import Spectrum
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import EPS, Measured, measure, sum_over_graphs
 from ohmformer.solve.engines import chebyshev_native
-from ohmformer.solve.engines.base import Problem, Watch
-from ohmformer.solve.scaled import RowBlocks, Scaled, column_norms, empty_huge_pages, in_blocks, prepared
+from ohmformer.solve.engines.base import Part, Problem, Watch
+from ohmformer.solve.scaled import RowBlocks, Scaled, empty_huge_pages, in_blocks, prepared
 
 
 class ChebyshevEngine:
@@ -35,7 +35,7 @@ class ChebyshevEngine:
         graph, psi = problem.graph, problem.demands
         scaled, found = prepared(graph)
         watch = Watch(problem.progress)
-        solved = _Solve(problem, scaled, found.spectrum, watch)
+        solved = Rounds(problem.demands, problem.tol, problem.part, scaled, found.spectrum, watch)
         solved.run()
         phi = graph.center_(solved.potentials).to(psi.dtype)
         worst = float(solved.residual.max()) if solved.residual.numel() else 0.0
@@ -73,15 +73,17 @@ def layers_for(tol: float, spectrum: Spectrum) -> int:
     return rounds_for(tol, spectrum) * layers_of_a_round(tol, spectrum)
 
 
-class _Solve:
+class Rounds:
     """One solve, panel by panel and round by round: what it has found so far, and how good that is."""
 
-    def __init__(self, problem: Problem, scaled: Scaled, spectrum: Spectrum, watch: Watch) -> None:
-        self.demands, self.tol, self.part = problem.demands.double().contiguous(), problem.tol, problem.part
+    def __init__(
+        self, demands: Float[Tensor, "nodes k"], tol: float, part: Part, scaled: Scaled, spectrum: Spectrum, watch: Watch
+    ) -> None:
+        self.demands, self.tol, self.part = demands.double().contiguous(), tol, part
         self.scaled, self.spectrum, self.watch = scaled, spectrum, watch
-        self.norm = column_norms(self.demands)
+        self.norm = scaled.norms(self.demands)
         self.residual = (self.norm > 0).double()
-        self.energy, self.scaled_residual = torch.zeros_like(self.norm), column_norms(self.demands, scaled.root)
+        self.energy, self.scaled_residual = torch.zeros_like(self.norm), scaled.norms(self.demands, scaled.root)
         """Of potentials ``|phi|_L^2``, and of residuals ``|D^-1/2 r|``."""
         self.potentials = empty_huge_pages(*self.demands.shape, dtype=torch.float64, device=self.demands.device).zero_()
         self.deepest = 0
@@ -93,7 +95,7 @@ class _Solve:
 
     def run(self) -> None:
         """Solve for all panels of demands; Ctrl-C ends it with what has been found."""
-        nodes, columns = self.demands.shape
+        nodes, columns = self.scaled.width, self.demands.shape[1]
         widest = min(self.part.panel, columns)
         padded = chebyshev_native.padded(widest) if self.part.native else widest
         space = empty_huge_pages(3 * nodes * padded, dtype=torch.float32, device=self.demands.device)
@@ -108,7 +110,7 @@ class _Solve:
     def _solve_panel(self, part: slice, space: Float[Tensor, " memory"]) -> None:
         psi, phi, norm = self.demands[:, part], self.potentials[:, part], self.norm[part]
         width = chebyshev_native.padded(psi.shape[1]) if self.part.native else psi.shape[1]
-        state = space[: 3 * len(psi) * width].view(3, len(psi), width)
+        state = space[: 3 * self.scaled.width * width].view(3, self.scaled.width, width)
         left, worst, layers = psi, float(self.residual[part].max()), 0
         while worst > self.tol and not self.watch.stopped:
             goal = 0.9 * (self.tol / worst) ** (1 / rounds_for(self.tol / worst, self.spectrum))
@@ -116,11 +118,11 @@ class _Solve:
             found, size, done = self._one_round(left, state, depth)
             _add(phi, found, size, self.scaled.root)
             after = self.scaled.residual(psi, phi, in_c=self.part.native)
-            now = column_norms(after) / torch.where(norm > 0, norm, 1.0)
+            now = self.scaled.norms(after) / torch.where(norm > 0, norm, 1.0)
             before, worst = worst, float(now.max())
             if worst < before:
                 left, self.residual[part] = after, now
-                self.energy[part], self.scaled_residual[part] = _energies(psi, phi, left, self.scaled.root)
+                self.energy[part], self.scaled_residual[part] = _energies(psi, phi, left, self.scaled)
             else:
                 _add(phi, found, -size, self.scaled.root)
             layers += done
@@ -135,14 +137,14 @@ class _Solve:
                 self._use(Spectrum(self.spectrum.lmin / 2, self.spectrum.lmax))
 
     def _one_round(
-        self, left: Float[Tensor, "nodes k"], state: Float[Tensor, "3 nodes columns"], layers: int
-    ) -> tuple[Float[Tensor, "nodes k"], Float[Tensor, " k"], int]:
+        self, left: Float[Tensor, "nodes k"], state: Float[Tensor, "3 width columns"], layers: int
+    ) -> tuple[Float[Tensor, "width k"], Float[Tensor, " k"], int]:
         """Solve in float32 for the residual ``left``; returns the scaled solution, the scale of each column, layers done.
 
         Columns are divided by a power of two that brings their norms to about one.
         """
         root = self.scaled.root
-        size = column_norms(left, root).clamp(min=1e-290).log2().round().exp2()
+        size = self.scaled.norms(left, root).clamp(min=1e-290).log2().round().exp2()
         demand, beyond = state[0].tensor_split([left.shape[1]], dim=1)
         for rows in in_blocks(len(left)):
             torch.mul(left[rows] / size, root[rows], out=demand[rows])
@@ -180,15 +182,17 @@ def chebyshev_round(
     return x, done
 
 
-def _energies(psi: Tensor, phi: Tensor, left: Tensor, root: Tensor) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+def _energies(psi: Tensor, phi: Tensor, left: Tensor, scaled: Scaled) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
     """``phi^T L phi = phi^T (psi - left)``, and ``|D^-1/2 left|``, of every column."""
     energy = torch.zeros_like(psi[0])
     for rows in in_blocks(len(psi)):
         energy += (phi[rows] * (psi[rows] - left[rows])).sum(0)
-    return energy.clamp(min=0), column_norms(left, root)
+    return scaled.total(energy).clamp(min=0), scaled.norms(left, scaled.root)
 
 
-def _add(phi: Float[Tensor, "n k"], x: Float[Tensor, "n k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]) -> None:
-    """``phi + D^-1/2 x`` in phi's place, the columns of x times their sizes."""
+def _add(
+    phi: Float[Tensor, "n k"], x: Float[Tensor, "width k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]
+) -> None:
+    """``phi + D^-1/2 x`` in phi's place, the columns of x times their sizes; x may have more rows."""
     for rows in in_blocks(len(phi)):
         phi[rows].addcmul_(x[rows].double().mul_(size), root[rows])

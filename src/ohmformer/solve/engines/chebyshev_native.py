@@ -45,7 +45,10 @@ def one_round(
         for omega in construction.omegas(layers):
             new, old = directions[done % 2], directions[1 - done % 2]
             due = (layers - done) % 2 == 1  # two directions are added at once, the last time in the last layer
-            native.call("ohm_direction", nodes, columns // 8, omega, *matrix, old, new, residual, total if due else None)
+            for first, last in step.spans(old):
+                native.call(
+                    "ohm_direction", first, last, columns // 8, omega, *matrix, old, new, residual, total if due else None
+                )
             done += 1
             if done % 10 == 0 and watch(done):
                 break
