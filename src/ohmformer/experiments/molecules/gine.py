@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear, one_hot
 
 from ohmformer.experiments.molecules.batches import MoleculeBatch
 from ohmformer.experiments.molecules.graph_transformer import embed_atoms, sum_at_sources, sum_at_targets
@@ -51,9 +52,11 @@ class GINELayer(nn.Module):
         self.norm, self.ff_norm = ResidualNorm(width), ResidualNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, h: Float[Tensor, "nodes width"], e: Float[Tensor, "edges width"], batch: MoleculeBatch) -> Tensor:
-        """Update h."""
-        summed = _Messages.apply(h, self.edge(e), batch)
+    def forward(
+        self, h: Float[Tensor, "nodes width"], few: Float[Tensor, "edges few"], table: Tensor, batch: MoleculeBatch
+    ) -> Tensor:
+        """Update h; ``e = few table``, so that ``E e`` is a product of few columns."""
+        summed = _Messages.apply(h, linear(few, self.edge.weight @ table.mT, self.edge.bias), batch)
         h = self.norm(h, self.dropout(self.mlp(torch.addcmul(summed, h, 1 + self.eps))))
         return self.ff_norm(h, self.dropout(self.ff(h)))
 
@@ -78,11 +81,13 @@ class GINE(nn.Module):
         edge: Float[Tensor, "edges few"] | None = None,
     ) -> Float[Tensor, "nodes width"]:
         """Compute h on every atom; ``node`` and ``edge`` are the encodings."""
-        h, e = embed_atoms(self.atom, batch.atom), self.bond(batch.bond)
+        h, table = embed_atoms(self.atom, batch.atom), self.bond.weight
+        few = one_hot(batch.bond, len(table)).to(h.dtype)
         if self.node_encoding is not None:
             h = h + self.node_encoding(node)
         if self.edge_encoding is not None:
-            e = e + self.edge_encoding(edge)
+            assert edge is not None
+            few, table = torch.cat([few, edge], dim=1), torch.cat([table, self.edge_encoding.weight.mT])
         for layer in self.layers:
-            h = layer(h, e, batch)
+            h = layer(h, few, table, batch)
         return h

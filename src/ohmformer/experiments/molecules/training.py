@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
 from ohmformer.encoding.norm import RunningNorm
@@ -204,10 +204,10 @@ class Regression(L.LightningModule):
 def _averaged(model: MoleculeModel, decay: float) -> AveragedModel:
     """Average weights by ``mean <- b mean + (1 - b) weights``; b is below ``decay`` at first, to forget the initial ones."""
 
-    def update(mean: Tensor, weights: Tensor, steps: Tensor | int) -> Tensor:
-        return torch.lerp(mean, weights, 1 - min(decay, (1 + int(steps)) / (10 + int(steps))))
+    def update(means: Any, weights: Any, steps: Tensor | int) -> None:
+        get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(means, weights, steps)
 
-    return AveragedModel(model, avg_fn=update).requires_grad_(False)
+    return AveragedModel(model, multi_avg_fn=update).requires_grad_(False)
 
 
 def _same(x: Any) -> Any:
