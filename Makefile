@@ -72,7 +72,7 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP)
-	for name in forward solve scale edge_resistances real_graphs certificates any_graph networkx_backend mixed_batch learn learn_depths learn_random explorer; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in forward solve scale edge_resistances real_graphs certificates any_graph networkx_backend mixed_batch busy_neighbour learn learn_depths learn_random explorer; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 hooks: $(STAMP)
 	$(BIN)/pre-commit install

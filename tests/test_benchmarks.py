@@ -1,7 +1,8 @@
-"""The graphs of benchmarks/real_graphs.py are what they are called, and every library answers the same question there."""
+"""Graphs of the benchmarks are what they are called, all libraries answer the same question, and no question is left out."""
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,10 +14,13 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from ohmformer import solve
+
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 graphs: Any = import_module("graphs")
 peers: Any = import_module("peers")
+QUESTIONS: dict[str, Any] = import_module("mixed_batch").QUESTIONS
 
 MADE = {
     "grid": (graphs.grid(12), 144, 264, 1),
@@ -70,6 +74,11 @@ def test_every_library_gives_the_resistances_of_lapack(solver: str) -> None:
     np.testing.assert_allclose(peers.resistances_by(solver, edges, None), truth, rtol=1e-4)
     if solver.startswith("network"):
         assert peers.pair_by(solver, edges) == pytest.approx(truth[0], rel=1e-4)
+
+
+def test_every_question_of_the_front_door_is_asked_of_the_mixed_batch() -> None:
+    asked = {re.split("[, ]", name)[0] for name in QUESTIONS}
+    assert asked == {name for name in solve.__all__ if name.islower()}
 
 
 def test_a_wheel_that_is_missing_is_named_with_the_command_that_gets_it(tmp_path: Path) -> None:

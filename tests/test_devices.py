@@ -1,6 +1,7 @@
 """Answers are computed where the graph is, on any device; here on one that only pretends to be one."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,4 +21,4 @@ def test_every_question_runs_on_a_second_device_and_mixing_devices_is_found():
     environment = os.environ | {"OHMFORMER_TEST_DEVICE": "elsewhere"}
     done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert re.search(r"\d+ passed", done.stdout)

@@ -112,6 +112,27 @@ def test_gradients_of_sums_currents_and_resistances():
     assert torch.autograd.gradcheck(lambda r: ask(r, each=True), start, fast_mode=True)
 
 
+@pytest.mark.parametrize("panel", [64, 2])
+def test_pairs_of_different_graphs_share_solves_and_are_answered_as_one_by_one(monkeypatch, panel):
+    monkeypatch.setattr(currents, "PANEL", panel)
+    graphs = [weighted(n, random_pairs(n, n, seed=n)) for n in (7, 30, 12, 5)]
+    batch, first = Graph.collate(graphs), [0, 7, 37, 49]
+    of, *ends = zip(*[(1, 0, 3), (3, 4, 0), (0, 6, 2), (1, 20, 29), (0, 1, 1), (1, 5, 3), (1, 2, 0), (0, 3, 4)], strict=True)
+    sources, targets = ([first[graph] + node for graph, node in zip(of, x, strict=True)] for x in ends)
+    widths = []
+    kept = currents.apply_in_turn
+    monkeypatch.setattr(
+        currents, "apply_in_turn", lambda g, panels, r: kept(g, (widths.append(p.shape[1]) or p for p in panels), r)
+    )
+    total = ohm.current_flow(batch, sources, targets, tol=1e-10)
+    one = Graph.from_edges(batch.edge_index.t(), resistance=batch.resistance)
+    assert sum(widths) == 4  # as many as the second graph has pairs
+    flow, through, between = by_lapack(one, units(54, [[x] for x in sources], [[x] for x in targets]))
+    torch.testing.assert_close(total.edges, flow.abs().sum(1), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(total.nodes, through.sum(1), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(total.resistance, between, rtol=1e-8, atol=1e-8)
+
+
 def test_a_batch_takes_numbers_of_the_whole_batch():
     graphs = [weighted(n * n, grid_pairs(n), seed=n) for n in (3, 4)]
     both = ohm.current_flow(Graph.collate(graphs), [0, 9], [8, 24], tol=1e-10)

@@ -121,6 +121,8 @@ class _Pairs:
     target: Int[Tensor, " pairs"]
     every: bool
     """Whether all pairs of places are asked for."""
+    column: Int[Tensor, " pairs"] | None = None
+    """Where the potentials of every pair are, ascending; without, every pair has a column of its own."""
 
     @property
     def count(self) -> int:
@@ -178,11 +180,39 @@ class _Pairs:
                 name = asked.name(min(both))
                 raise ValueError(f"expected a source and its target to have no node in common, both have {name}")
 
-    def put_in(self, graph: Graph, places: Int[Tensor, " k"]) -> Float[Tensor, "nodes k"]:
-        """One ampere at every one of some places."""
-        rows, column = self.of_place.rows(places), self.of_place.select(places).owner
-        none = torch.zeros(graph.num_nodes, len(places), dtype=graph.dtype, device=graph.device)
-        return none.index_put((self.node[rows], column), self.share[rows])
+    def side_by_side(self, graph: Graph) -> tuple[_Pairs, Int[Tensor, " pairs"] | None]:
+        """Pairs of different graphs of a batch in one column, and whose they are; only if no region is in two graphs."""
+        of_place = graph.batch[self.node[self.of_place.first]]
+        owner = of_place[self.source]
+        if not torch.equal(of_place[self.of_place.owner], graph.batch[self.node]) or int(owner.unique().numel()) < 2:
+            return self, None
+        counts = torch.bincount(owner, minlength=graph.num_graphs)
+        column = torch.empty_like(owner).index_copy(0, owner.argsort(stable=True), Spans.of(counts).within)
+        order = column.argsort(stable=True)
+        return replace(self, source=self.source[order], target=self.target[order], column=column[order]), order
+
+    def panels(self) -> Iterator[_Pairs]:
+        """The pairs of :data:`PANEL` columns at a time."""
+        if self.column is None:
+            counts = [min(PANEL, self.count - i) for i in range(0, self.count, PANEL)]
+        else:
+            counts = torch.bincount(self.column // PANEL).tolist()
+        for i, some in enumerate(torch.arange(self.count, device=self.source.device).split(counts)):
+            column = None if self.column is None else self.column[some] - i * PANEL
+            yield replace(self, source=self.source[some], target=self.target[some], every=False, column=column)
+
+    def demands(self, graph: Graph) -> Float[Tensor, "nodes k"]:
+        """One ampere from every source to its target."""
+        return graph.center(self.put_in(graph, self.source, self.column) - self.put_in(graph, self.target, self.column))
+
+    def put_in(
+        self, graph: Graph, places: Int[Tensor, " pairs"], column: Int[Tensor, " pairs"] | None = None
+    ) -> Float[Tensor, "nodes k"]:
+        """One ampere at every one of some places, in columns of their own if no others are given."""
+        rows, of = self.of_place.rows(places), self.of_place.select(places).owner
+        width = len(places) if column is None else int(column[-1]) + 1
+        none = torch.zeros(graph.num_nodes, width, dtype=graph.dtype, device=graph.device)
+        return none.index_put((self.node[rows], of if column is None else column[of]), self.share[rows])
 
     def at_places(self, potential: Float[Tensor, "nodes k"]) -> Float[Tensor, "places k"]:
         """Mean potentials of places."""
@@ -213,18 +243,14 @@ def _called(asked: LabelledGraph, place: tuple[int, ...]) -> str:
 def _columns(graph: Graph, pairs: _Pairs, request: Request) -> Iterator[tuple[Answer, _Pairs, bool]]:
     """Potentials, the pairs they answer for, and whether they are those of all places: where that is less work."""
     places = len(pairs.of_place)
-    if 0 < places <= pairs.count and places * graph.num_nodes <= MOST:
+    if pairs.column is None and 0 < places <= pairs.count and places * graph.num_nodes <= MOST:
         every = torch.arange(places, device=graph.device)
         panels = (graph.center(pairs.put_in(graph, part)) for part in every.split(4 * PANEL))
         answers = list(apply_in_turn(graph, panels, request))
         yield join(answers, torch.cat([a.value for a in answers], dim=1)), pairs, True
         return
-    parts = [
-        replace(pairs, source=source, target=target, every=False)
-        for source, target in zip(pairs.source.split(PANEL), pairs.target.split(PANEL), strict=True)
-        if len(source)
-    ]
-    panels = (graph.center(part.put_in(graph, part.source) - part.put_in(graph, part.target)) for part in parts)
+    parts = list(pairs.panels())
+    panels = (part.demands(graph) for part in parts)
     for part, answer in zip(parts, apply_in_turn(graph, panels, request), strict=True):
         yield answer, part, False
 
@@ -233,12 +259,13 @@ def _resistance(pairs: _Pairs, potential: Float[Tensor, "nodes k"], of_places: b
     found, s, t = pairs.at_places(potential), pairs.source, pairs.target
     if of_places:
         return found[s, s] + found[t, t] - found[s, t] - found[t, s]
-    column = torch.arange(pairs.count, device=potential.device)
+    column = torch.arange(pairs.count, device=potential.device) if pairs.column is None else pairs.column
     return found[s, column] - found[t, column]
 
 
 def _summed(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
     total, answers, between = graph.resistance.new_zeros(graph.num_edges), [], []
+    pairs, order = pairs.side_by_side(graph)
     for answer, some, of_places in _columns(graph, pairs, request):
         step = max(CELLS // max(answer.value.shape[1], 1 if some.every else some.count), 1)
         slices = [
@@ -250,6 +277,8 @@ def _summed(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
         answers.append(replace(answer, value=total))
     share = pairs.share * _uses(pairs)[pairs.of_place.owner]
     put = graph.resistance.new_zeros(graph.num_nodes).index_add(0, pairs.node, share)
+    if order is not None:
+        between = [torch.cat(between)[order.argsort()]]
     return _answer(answers, total, (at_nodes(graph, total) + put) / 2, between)
 
 
