@@ -27,13 +27,7 @@ def transcribed_layer(layer: GraphTransformerLayer, h: torch.Tensor, e: torch.Te
     return h, e
 
 
-def transcribed(model: GraphTransformer, batch: MoleculeBatch, node: torch.Tensor | None, edge: torch.Tensor | None):
-    h = model.atom(batch.atom)
-    e = model.bond[batch.bond]
-    if model.node_encoding is not None and node is not None:
-        h = h + model.node_encoding(node)
-    if model.edge_encoding is not None and edge is not None:
-        e = e + model.edge_encoding(edge)
+def transcribed(model: GraphTransformer, h: torch.Tensor, e: torch.Tensor, batch: MoleculeBatch):
     for layer in model.layers:
         assert isinstance(layer, GraphTransformerLayer)
         h, e = transcribed_layer(layer, h, e, batch)

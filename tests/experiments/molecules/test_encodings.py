@@ -6,7 +6,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import AddRandomWalkPE
 
 from ohmformer.encoding.pe import LinearTransformerPE
-from ohmformer.experiments.molecules.config import BACKBONES, ENCODINGS, RunConfig, preset
+from ohmformer.experiments.molecules.config import BACKBONES, ENCODINGS, PAIRWISE, RunConfig, preset
 from ohmformer.experiments.molecules.data import RunData
 from ohmformer.experiments.molecules.encodings import LearnedSpectral, build, keep, pretrained
 from ohmformer.experiments.molecules.model import MoleculeModel
@@ -14,6 +14,11 @@ from ohmformer.experiments.molecules.sources import Tables
 
 FREE = [name for name in ENCODINGS if name not in ("lt-index", "lt-random", "lappe", "signnet", "resistive-embedding")]
 """Encodings that do not read how atoms are numbered."""
+
+
+def _read_by(encoding: str) -> dict[str, str]:
+    """An encoding, and a backbone that can read it."""
+    return {"encoding": encoding, "backbone": "gps" if encoding in PAIRWISE else "gt"}
 
 
 def _encoded(config: RunConfig, data: RunData, table):
@@ -26,20 +31,21 @@ def _encoded(config: RunConfig, data: RunData, table):
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "none"])
 def test_every_encoding_gives_finite_numbers_per_atom(name: str, small: RunConfig, tables: Tables):
-    config = replace(small, encoding=name)
+    config = replace(small, **_read_by(name))
     data = RunData(config, tables)
-    batch, (node, edge) = _encoded(config, data, data.table("valid"))
+    batch, (node, edge, pairs) = _encoded(config, data, data.table("valid"))
     assert node is not None
     assert node.shape == (len(batch.atom), build(config, len(data.labels), data.most_nodes).node_columns)
     assert bool(node.isfinite().all())
-    assert (edge is not None) == (name == "lt-pairs")
+    assert (edge is not None) == (name in ("lt-pairs", *PAIRWISE))
+    assert (pairs is not None) == (name in PAIRWISE)
 
 
 @pytest.mark.parametrize("name", FREE)
 def test_predictions_of_order_free_encodings_do_not_change_when_atoms_are_renumbered(
     name: str, small: RunConfig, tables: Tables
 ):
-    config = replace(small, encoding=name)
+    config = replace(small, **_read_by(name))
     data = RunData(config, tables)
     model = MoleculeModel(config, len(data.labels), data.most_nodes).eval()
     model.encoding.calibrate(data.train)
@@ -84,11 +90,15 @@ def test_random_walks_are_pyg_s(small: RunConfig, table):
         assert torch.allclose(columns[start[m] : start[m + 1]], theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "read"), [("lt-diagonal", "nodes"), ("lt-pairs", ("nodes", "edges"))])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("lt-diagonal", "nodes"), ("lt-pairs", ("nodes", "edges")), ("lt-all-pairs", ("nodes", "edges", "pairs"))],
+)
 def test_the_model_of_the_tables_is_the_public_encoder_with_its_defaults(name: str, read, tables: Tables):
-    config = preset("standard", "zinc12k", name)
+    config = preset("gps" if name in PAIRWISE else "standard", "zinc12k", name)
     ours = build(config, 20, 40)
     assert isinstance(ours, LearnedSpectral)
+    assert type(ours.model) is LinearTransformerPE
     assert ours.model.config == LinearTransformerPE(16, read=read).config
     data = RunData(config, tables)
     batch = data.valid.take(torch.arange(6))
@@ -96,10 +106,31 @@ def test_the_model_of_the_tables_is_the_public_encoder_with_its_defaults(name: s
     for training in (False, True):
         encoded = build(config, 20, 40).train(training)(batch, torch.Generator())
         wanted = LinearTransformerPE(16, read=read).train(training)(edges, batch=batch.owner, num_nodes=len(batch.owner))
-        for x, y in zip(encoded, wanted if isinstance(wanted, tuple) else (wanted, None), strict=True):
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for x, y in zip(encoded, (*wanted, None, None)[:3], strict=True):
             assert (x is None) == (y is None)
             if x is not None and y is not None:
                 torch.testing.assert_close(x, y, atol=1e-5, rtol=0)
+
+
+def test_relative_walks_are_powers_of_the_walk_matrix(small: RunConfig, tables: Tables):
+    config = replace(small, encoding="rrwp", backbone="gps", walk=5)
+    data = RunData(config, tables)
+    batch = data.valid.take(torch.arange(6))
+    node, edge, pairs = build(config, len(data.labels), data.most_nodes)(batch, torch.Generator())  # not standardised yet
+    assert pairs is not None
+    assert node is not None
+    assert edge is not None
+    for m, size in enumerate(batch.sizes.tolist()):
+        rows, ends = batch.owner == m, batch.owner[batch.source] == m
+        first = int(rows.nonzero()[0])
+        u, v = batch.source[ends] - first, batch.target[ends] - first
+        a = torch.zeros(size, size, dtype=torch.float64).index_put((u, v), torch.ones((), dtype=torch.float64))
+        powers = torch.stack([torch.linalg.matrix_power(a / a.sum(1, keepdim=True), k) for k in range(6)], dim=-1).float()
+        torch.testing.assert_close(pairs[m, :size, :size], powers, atol=1e-5, rtol=0)
+        torch.testing.assert_close(node[rows], powers.diagonal(dim1=0, dim2=1).mT[:, 1:], atol=1e-5, rtol=0)
+        torch.testing.assert_close(edge[ends], powers[u, v, 1:], atol=1e-5, rtol=0)
+        assert not bool(pairs[m, size:].any())
 
 
 def test_lt_diagonal_starts_as_a_random_walk(small: RunConfig, tables: Tables):
@@ -148,7 +179,8 @@ def test_our_encoding_is_less_than_two_percent_of_the_full_model():
 
 
 @pytest.mark.parametrize(
-    ("name", "backbone"), [*((name, "gt") for name in ENCODINGS), *(("lt-pairs", name) for name in BACKBONES[1:])]
+    ("name", "backbone"),
+    [*((name, _read_by(name)["backbone"]) for name in ENCODINGS), *(("lt-pairs", name) for name in BACKBONES[1:])],
 )
 def test_an_empty_share_of_a_batch_gives_every_parameter_a_gradient_of_zero(
     name: str, backbone: str, small: RunConfig, tables: Tables

@@ -2,9 +2,11 @@ import csv
 import json
 from pathlib import Path
 
-from ohmformer.experiments.molecules.config import RunConfig
+import pytest
+
+from ohmformer.experiments.molecules.config import RunConfig, preset
 from ohmformer.experiments.molecules.model import MoleculeModel
-from ohmformer.experiments.molecules.table2 import GRID, ZINC12K, finished, grid, markdown, write
+from ohmformer.experiments.molecules.table2 import BENCHMARKS, GRID, finished, grid, markdown, write
 
 
 def _finish(folder: Path, config: RunConfig, test: float) -> None:
@@ -48,11 +50,26 @@ def test_table_and_picture_are_written(tmp_path: Path):
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
-def test_the_benchmark_s_grid_has_one_schedule_and_at_most_half_a_million_parameters():
-    runs = grid("zinc12k", ZINC12K, 3, "gine")
-    assert [run.encoding for run in runs] == [*ZINC12K] * 3
+@pytest.mark.parametrize("name", ["zinc12k", "zinc12k-pairs"])
+def test_the_benchmark_s_grids_have_one_schedule_and_at_most_half_a_million_parameters(name: str):
+    table = BENCHMARKS[name]
+    runs = grid(table.data, table.encodings, table.seeds, table.preset)
+    assert [run.encoding for run in runs] == [*table.encodings] * 3
     about = ("backbone", "layers", "width", "epochs", "batch", "lr", "encoding_lr", "weight_decay", "average", "schedule")
     assert len({tuple(getattr(run, name) for name in about) for run in runs}) == 1
     assert {(run.train, run.valid, run.test) for run in runs} == {(None, None, None)}
-    for run in runs[: len(ZINC12K)]:
+    for run in runs[: len(table.encodings)]:
         assert MoleculeModel(run, 21, 37).parameter_counts()["parameters"] < 500_000
+
+
+def test_runs_of_the_benchmark_keep_their_names():
+    """Their folders are found by them: a field that is added later must not change them."""
+    assert preset("gine", "zinc12k", "lt-pairs").name == "zinc12k-lt-pairs-gine64-seed0-700f4f97"
+
+
+def test_classes_are_reported_as_accuracies(tmp_path: Path):
+    for seed, test in enumerate((0.0, 0.1)):
+        _finish(tmp_path, preset("csl", "csl", "rwse", seed=seed), test)
+    table = markdown(finished(tmp_path)).splitlines()
+    assert "test accuracy" in table[0]
+    assert "| 95.0 ± 7.1 % |" in table[2]

@@ -36,7 +36,7 @@ def test_a_run_leaves_a_result_a_history_and_two_checkpoints(small: RunConfig, d
     assert result["epochs"] == 3
     assert RunConfig.of(result["config"]) == small
     best = torch.load(tmp_path / "best.ckpt", weights_only=True)
-    module = training.Regression(small, data)
+    module = training.Training(small, data)
     module.load_state_dict(best["state_dict"])
     test = data.split(data.table("test"))
     assert result["test"] == pytest.approx(float((predict(module.model, test) - test.y).abs().mean()), rel=1e-6)
@@ -44,7 +44,13 @@ def test_a_run_leaves_a_result_a_history_and_two_checkpoints(small: RunConfig, d
 
 @pytest.mark.parametrize(
     ("encoding", "average", "backbone"),
-    [("lt-diagonal", 0.9, "gt"), ("lt-random", 0.0, "gt"), ("lappe", 0.0, "gt"), ("lt-pairs", 0.9, "gine")],
+    [
+        ("lt-diagonal", 0.9, "gt"),
+        ("lt-random", 0.0, "gt"),
+        ("lappe", 0.0, "gt"),
+        ("lt-pairs", 0.9, "gine"),
+        ("lt-all-pairs", 0.9, "gps"),
+    ],
 )
 def test_a_killed_run_ends_as_it_would_have(
     encoding: str, average: float, backbone: str, small: RunConfig, tables: Tables, tmp_path: Path
@@ -131,7 +137,7 @@ def test_early_stopping_counts_epochs_without_a_better_validation_error(small: R
 
 
 def test_evaluation_after_measuring_norms_does_not_depend_on_running_statistics(small: RunConfig, data: RunData):
-    module = training.Regression(small, data)
+    module = training.Training(small, data)
     measure_norms(module.model, data.train, 0)
     once = predict(module.model, data.valid)
     for name, buffer in module.model.named_buffers():
@@ -148,19 +154,19 @@ def test_what_is_validated_and_tested_is_the_running_mean_of_the_weights(
     config = replace(small, average=0.8)
     data = RunData(config, tables)
     weights: list[torch.Tensor] = []
-    took = training.Regression.on_train_batch_end
+    took = training.Training.on_train_batch_end
 
     def watched(module, *args):
         weights.append(torch.nn.utils.parameters_to_vector(module.model.parameters()).detach().double())
         took(module, *args)
 
-    monkeypatch.setattr(training.Regression, "on_train_batch_end", watched)
+    monkeypatch.setattr(training.Training, "on_train_batch_end", watched)
     result = train(config, data, tmp_path, accelerator="cpu")
     mean = weights[0]
     for n, x in enumerate(weights[1:], start=1):
         stays = min(0.8, (1 + n) / (10 + n))
         mean = stays * mean + (1 - stays) * x
-    module = training.Regression(config, data)
+    module = training.Training(config, data)
     module.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"])
     torch.testing.assert_close(
         torch.nn.utils.parameters_to_vector(module.judged.parameters()).double(), mean, rtol=1e-5, atol=1e-6
@@ -215,6 +221,11 @@ def test_one_config_names_a_run_completely():
 def test_unknown_fields_and_values_are_refused_by_name(setting: str, message: str):
     with pytest.raises(ValueError, match=message):
         changes([setting])
+
+
+def test_encodings_of_pairs_need_attention_between_all_pairs():
+    with pytest.raises(ValueError, match="expected backbone gps with rrwp, which encodes pairs, got 'gine'"):
+        RunConfig(encoding="rrwp", backbone="gine")
 
 
 @pytest.mark.parametrize("field", ["encoding", "backbone", "readout", "schedule", "order"])

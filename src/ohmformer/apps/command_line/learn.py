@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ohmformer.experiments.learn.train import Progress, Result
 
 RUNS = Path("runs/learn")
+TABLES = ("table2", "zinc12k", "zinc12k-pairs", "csl")
+"""What ``reproduce`` has besides figures."""
 
 
 def learn(
@@ -69,30 +71,33 @@ def learn(
 
 
 def reproduce(
-    figures: Annotated[list[str] | None, typer.Argument(help="fig1, fig2, fig3 (all three), table2 or zinc12k.")] = None,
+    figures: Annotated[
+        list[str] | None, typer.Argument(help="fig1, fig2, fig3 (all three), table2, zinc12k, zinc12k-pairs or csl.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="quick, standard or paper.")] = "quick",
     data: Annotated[str, typer.Option(help="table2: zinc, qm9, or as for ohmformer train.")] = "zinc",
     smiles: Annotated[Path | None, typer.Option(help="table2: folder of NAME_valid and NAME_test files.")] = None,
-    encoding: Annotated[list[str] | None, typer.Option(help="table2, zinc12k: which; seven or nine unless given.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="table2, zinc12k: how many; 2 and 3 unless given.")] = None,
-    setting: Annotated[list[str] | None, typer.Option("--set", help="table2, zinc12k: change a field of all runs.")] = None,
+    encoding: Annotated[list[str] | None, typer.Option(help="Tables: which; all of the table's unless given.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Tables: how many; 2 for table2, else 3 (5 folds).")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="Tables: change a field of all runs.")] = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local to start one here.")] = None,
     workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 2,
     runs: Annotated[Path, typer.Option(help="Where results of single settings are kept.")] = Path("runs/reproduce"),
     out: Annotated[Path, typer.Option(help="Where pictures and tables go.")] = Path("results"),
 ) -> None:
-    """Train and draw Figures 1, 2 and 3, or the grids of Table 2 and ZINC-12k; finished trainings are not repeated."""
-    if figures and {"table2", "zinc12k"} & set(figures):
-        from ohmformer.apps.command_line.molecules import table2, zinc12k
+    """Train and draw Figures 1, 2 and 3, or the tables on molecules; finished trainings are not repeated."""
+    tables = [name for name in figures or [] if name in TABLES]
+    if tables:
+        from ohmformer.apps.command_line.molecules import benchmark, table2
 
         with one_sentence():
-            if "table2" in figures:
-                where = {"runs": runs / "table2", "out": out, "smiles": smiles, "workers": workers}
-                table2(data, preset, encoding, 2 if seeds is None else seeds, setting or [], **where)
-            if "zinc12k" in figures:
-                count = 3 if seeds is None else seeds
-                zinc12k(encoding, count, setting or [], runs=runs / "zinc12k", out=out, workers=workers)
-        figures = [name for name in figures if name not in ("table2", "zinc12k")]
+            for name in tables:
+                where = {"runs": runs / name, "out": out, "workers": workers}
+                if name == "table2":
+                    table2(data, preset, encoding, 2 if seeds is None else seeds, setting or [], **where, smiles=smiles)
+                else:
+                    benchmark(name, encoding, seeds, setting or [], **where)
+        figures = [name for name in figures or [] if name not in tables]
         if not figures:
             return
     with one_sentence():

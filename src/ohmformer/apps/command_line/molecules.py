@@ -1,4 +1,4 @@
-"""``ohmformer train``, and ``ohmformer reproduce table2``."""
+"""``ohmformer train``, and ``ohmformer reproduce table2`` and the benchmarks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ RUNS = Path("runs/molecules")
 
 def train(
     data: Annotated[
-        str, typer.Option(help="drugs, zinc12k, zinc, zinc22k, qm9, moses, aqsol, or a file with SMILES.")
+        str, typer.Option(help="drugs, zinc12k, zinc, zinc22k, qm9, moses, aqsol, csl, or a file with SMILES.")
     ] = "drugs",
-    encoding: Annotated[str, typer.Option(help="none, lappe, rwse, ..., lt-diagonal, lt-pairs.")] = "lt-diagonal",
-    preset: Annotated[str, typer.Option(help="quick, standard, best, gine, paper or notebook.")] = "quick",
+    encoding: Annotated[
+        str, typer.Option(help="none, lappe, rwse, rrwp, ..., lt-diagonal, lt-pairs, lt-all-pairs.")
+    ] = "lt-diagonal",
+    preset: Annotated[str, typer.Option(help="quick, standard, best, gine, gps, csl, paper or notebook.")] = "quick",
     backbone: Annotated[str | None, typer.Option(help="gt, gps or gine; the preset's unless given.")] = None,
     smiles: Annotated[Path | None, typer.Option(help="Folder of NAME_train, NAME_valid and NAME_test files.")] = None,
     column: Annotated[str, typer.Option(help="Column of a table that holds the SMILES.")] = "smiles",
@@ -46,12 +48,15 @@ def train(
     )
 
 
-def zinc12k(encodings: list[str] | None, seeds: int, setting: list[str], *, runs: Path, out: Path, workers: int) -> None:
-    """Train encodings with a GINE on the field's benchmark; several processes may each take some of the encodings."""
-    from ohmformer.experiments.molecules.table2 import ZINC12K
+def benchmark(
+    name: str, encodings: list[str] | None, seeds: int | None, setting: list[str], *, runs: Path, out: Path, workers: int
+) -> None:
+    """Train the encodings of one of the field's tables; several processes may each take some of the encodings."""
+    from ohmformer.experiments.molecules.table2 import BENCHMARKS
 
-    where = {"runs": runs, "out": out, "smiles": None, "workers": workers}
-    table2("zinc12k", "gine", encodings or [*ZINC12K], seeds, setting, **where, name="zinc12k", shown=ZINC12K)
+    table, where = BENCHMARKS[name], {"runs": runs, "out": out, "smiles": None, "workers": workers}
+    every, count = table.encodings, table.seeds if seeds is None else seeds
+    table2(table.data, table.preset, encodings or [*every], count, setting, **where, name=name, shown=every)
 
 
 def table2(

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ohmformer.experiments.molecules.backbone import Edges
 from ohmformer.experiments.molecules.table import MoleculeTable
 from ohmformer.graph.ragged import Spans
 
@@ -32,6 +33,11 @@ class MoleculeBatch:
     """What the encoding has computed beforehand for every node, by name."""
     per_molecule: dict[str, Tensor] = field(default_factory=dict)
     """What it has computed beforehand for every molecule, by name."""
+
+    @property
+    def edges(self) -> Edges:
+        """The edges as backbones read them; those that leave a node are the opposites of those to it."""
+        return Edges(self.source, self.target, self.back, self.first_edge, self.first_edge)
 
     def to(self, device: torch.device) -> MoleculeBatch:
         """Copy the batch to another device."""

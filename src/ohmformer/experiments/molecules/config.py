@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 ENCODINGS = (
-    "none", "lappe", "signnet", "rwse", "resistance", "resistive-embedding", "heat",
-    "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs",
+    "none", "lappe", "signnet", "rwse", "resistance", "resistive-embedding", "heat", "rrwp",
+    "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs", "lt-all-pairs",
 )  # fmt: skip
-"""``lt`` is the linear Transformer: ``diagonal`` is the public encoder by default, ``pairs`` the same read on bonds too;
-the others are followed by where Phi starts."""
+"""``lt`` is the linear Transformer: ``diagonal`` is the public encoder by default, ``pairs`` the same read on bonds too,
+``all-pairs`` on all pairs of atoms too; the others are followed by where Phi starts."""
+PAIRWISE = ("rrwp", "lt-all-pairs")
+"""Encodings of pairs of atoms, which only the attention of ``gps`` can read."""
 PRETRAINED = ("lt-index", "lt-random")
 """Encodings that presets pretrain, on eigenvectors."""
 BACKBONES = ("gt", "gps", "gine")
@@ -27,7 +29,7 @@ class RunConfig:
     """The configuration of a run: everything its result depends on."""
 
     data: str = "drugs"
-    """The name of a dataset, or the path of a table of SMILES."""
+    """The name of a dataset, or the path of a table of SMILES; of ``csl`` the seed says which fold is tested."""
     target: str | None = None
     """The column to predict; the penalised logP unless given."""
     rings: str = "smallest"
@@ -63,7 +65,7 @@ class RunConfig:
     layers: int = 4
     readout: str = "mean"
     dropout: float = 0.0
-    """Share of numbers that ``gine`` drops in training, after every residual branch."""
+    """Share of numbers that ``gine`` and ``gps`` drop in training, after every residual branch."""
 
     epochs: int = 40
     batch: int = 50
@@ -106,6 +108,8 @@ class RunConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"expected {name} >= 1, got {getattr(self, name)}")
+        if self.encoding in PAIRWISE and self.backbone != "gps":
+            raise ValueError(f"expected backbone gps with {self.encoding}, which encodes pairs, got {self.backbone!r}")
         for name in ("average", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"expected {name} in [0, 1), got {getattr(self, name)}")
@@ -151,6 +155,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "standard": {"epochs": 40, "average": 0.999},
     "best": {"width": 128, "epochs": 100, "lr": 5e-4, "average": 0.999},
     "gine": {**_GINE, "epochs": 100, "average": 0.999},
+    "gps": {**_GINE, "backbone": "gps", "layers": 4, "heads": 4, "epochs": 40, "average": 0.999},
+    "csl": {**_GINE, "layers": 4, "width": 32, "batch": 10, "readout": "mean", "epochs": 40},
     "paper": {**_PAPER, "schedule": "steps"},
     "notebook": {**_PAPER, "schedule": "halving", "adam": True, "starts": 3},
 }
@@ -166,7 +172,7 @@ def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
         values |= {"epochs": 1000, "half_life": 400, "columns": 3}
     if encoding not in PRETRAINED:
         values.pop("pretrain", None)
-    if encoding in ("lt-diagonal", "lt-pairs"):
+    if encoding in ("lt-diagonal", "lt-pairs", "lt-all-pairs"):
         values = {"encoding_lr": 5e-4, "groups": 16, "loops": 1, **values}
     return replace(RunConfig(), **{**values, **changes})
 

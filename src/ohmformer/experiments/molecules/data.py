@@ -8,9 +8,11 @@ from functools import cached_property
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from ohmformer.experiments.molecules.batches import Split
 from ohmformer.experiments.molecules.config import RunConfig
+from ohmformer.experiments.molecules.csl import SKIPS
 from ohmformer.experiments.molecules.encodings import keep
 from ohmformer.experiments.molecules.sources import Tables
 from ohmformer.experiments.molecules.table import ACCESSIBILITY, LOGP, NETWORKX_RING, RING, MoleculeTable
@@ -24,6 +26,7 @@ class Target:
     spread: Float[Tensor, " parts"]
     ring: int | None
     """The column of ring sizes for a penalised logP; None if the target is a column of numbers."""
+    outputs = 1
 
     @classmethod
     def of(cls, train: MoleculeTable, ring: int | None) -> Target:
@@ -42,6 +45,38 @@ class Target:
     def values(self, table: MoleculeTable, ring: int | None = None) -> Float[Tensor, " molecules"]:
         """Compute the targets of some molecules; ``ring`` selects another column of ring sizes."""
         return ((_parts(table, ring or self.ring) - self.center) / self.spread).sum(1).float()
+
+    def loss(self, predicted: Float[Tensor, " molecules"], y: Float[Tensor, " molecules"]) -> Float[Tensor, " molecules"]:
+        """Return the absolute errors, which are trained on."""
+        return (predicted - y).abs()
+
+    error = loss
+    """What is validated and tested."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The target is a class: cross-entropy is trained on; the error is the share of graphs put into a wrong class."""
+
+    outputs: int
+    unit = 1.0
+    ring = None
+
+    def values(self, table: MoleculeTable, ring: int | None = None) -> Float[Tensor, " molecules"]:
+        """Return the class of every graph."""
+        return table.parts[:, 0].float()
+
+    def loss(
+        self, predicted: Float[Tensor, "molecules classes"], y: Float[Tensor, " molecules"]
+    ) -> Float[Tensor, " molecules"]:
+        """Return the cross-entropy."""
+        return cross_entropy(predicted, y.long(), reduction="none")
+
+    def error(
+        self, predicted: Float[Tensor, "molecules classes"], y: Float[Tensor, " molecules"]
+    ) -> Float[Tensor, " molecules"]:
+        """Return 1 where the class is wrong."""
+        return (predicted.argmax(1) != y).float()
 
 
 def _parts(table: MoleculeTable, ring: int | None) -> Float[Tensor, "molecules parts"]:
@@ -67,7 +102,8 @@ class RunData:
         ring = {"smallest": RING, "networkx": NETWORKX_RING}[config.rings] if tables.train.parts.shape[1] > 1 else None
         used = tables.train.atom.long().unique().tolist()
         self.labels = [tables.train.labels[i] for i in used]
-        self.target = ZINC12K if config.data == "zinc12k" else Target.of(tables.train, ring)
+        fixed = {"zinc12k": ZINC12K, "csl": Classes(len(SKIPS))}.get(config.data)
+        self.target: Target | Classes = fixed or Target.of(tables.train, ring)
         self.unseen: dict[str, list[str]] = {}
         """Labels of atoms that training molecules do not have, by split."""
         self._tables = {"train": tables.train, "valid": tables.valid, "test": tables.test}

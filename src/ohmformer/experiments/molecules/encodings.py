@@ -1,13 +1,14 @@
 """All positional encodings of the experiment, by name.
 
 ``keep`` computes once, for all molecules of a split, what does not change in training. An ``Encoding`` turns a batch into
-numbers per atom and, if it has any, per edge, with mean 0 and spread 1: by fixed factors that are measured before training,
-or by the norm of ``LinearTransformerPE`` itself.
+numbers per atom and, if it has any, per edge and per pair of atoms, with mean 0 and spread 1: by fixed factors that are
+measured before training, or by the norm of ``LinearTransformerPE`` itself.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from ohmformer.encoding.inputs import read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pretrain import GraphTable, Settings, node_targets, pretrain
-from ohmformer.encoding.spectra import Spectra
+from ohmformer.encoding.spectra import Spectra, every_pair
 from ohmformer.experiments.molecules.batches import MoleculeBatch, Split, no_rows
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.table import MoleculeTable
@@ -25,16 +26,20 @@ from ohmformer.graph.ragged import Spans
 PART = 1000
 """Molecules that ``keep`` computes at a time."""
 
+Encoded = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Numbers per atom, per edge, and per pair of atoms."""
+
 
 class Encoding(nn.Module):
-    """Base class: numbers per atom and per edge of a batch. This one gives none."""
+    """Base class: numbers per atom, edge and pair of atoms of a batch. This one gives none."""
 
     node_columns = 0
     edge_columns = 0
+    pair_columns = 0
 
-    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor | None, Tensor | None]:
-        """Return ``(nodes, node_columns)`` and ``(edges, edge_columns)`` numbers, or None; ``draw`` is for random parts."""
-        return None, None
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Encoded:
+        """Return numbers per atom, edge and pair of atoms (dense-batched), or None; ``draw`` is for random parts."""
+        return None, None, None
 
     def calibrate(self, split: Split) -> None:
         """Measure mean and spread on training molecules, if the encoding is standardised by fixed factors."""
@@ -71,8 +76,8 @@ class _Standardized(Encoding):
     def raw(self, batch: MoleculeBatch, draw: torch.Generator) -> Tensor:
         raise NotImplementedError
 
-    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor, None]:
-        return self.scale(self.raw(batch, draw)), None
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Encoded:
+        return self.scale(self.raw(batch, draw)), None, None
 
     @torch.no_grad()
     def calibrate(self, split: Split) -> None:
@@ -118,16 +123,59 @@ class LearnedSpectral(Encoding):
 
     def __init__(self, model: LinearTransformerPE) -> None:
         super().__init__()
-        self.node_columns, self.edge_columns = model.dim, model.dim * ("edges" in model.reads)
+        self.node_columns = model.dim
+        self.edge_columns, self.pair_columns = (model.dim * (what in model.reads) for what in ("edges", "pairs"))
         self.model = model
 
-    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """Read the learned functions of N at nodes and edges."""
-        nodes, rows = Spans.of(batch.sizes), batch.per_node["vectors"]
-        values = batch.per_molecule["values"][batch.owner, nodes.within]
-        spectra = Spectra.arrange(values, rows.flatten(), nodes.start, batch.owner, rows.shape[1])
-        found = self.model.on(spectra, torch.stack([batch.source, batch.target]))
-        return found if isinstance(found, tuple) else (found, None)
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Encoded:
+        """Read the learned functions of N at nodes, edges and pairs."""
+        found = self.model.on(_kept_spectra(batch), torch.stack([batch.source, batch.target]))
+        read = dict(zip(self.model.reads, found if isinstance(found, tuple) else (found,), strict=True))
+        return read.get("nodes"), read.get("edges"), read.get("pairs")
+
+
+class RelativeWalks(Encoding):
+    """RRWP: ``(D^-1 A)^k`` at pairs of atoms for k = 0 .. steps, at edges and atoms from k = 1 on, standardised."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.node_columns, self.edge_columns, self.pair_columns = steps, steps, steps + 1
+        self.scale = nn.ModuleList(Standardize(columns) for columns in (steps, steps, steps + 1))
+
+    def rows(self, batch: MoleculeBatch) -> tuple[list[Tensor], Tensor, tuple[int, int, int]]:
+        """Return walks at atoms, edges and pairs, the places of pairs in a dense batch, and its shape without columns."""
+        spectra = _kept_spectra(batch)
+        root = torch.bincount(batch.source, minlength=len(batch.atom)).to(spectra.values).sqrt()
+        powers = (1 - spectra.values)[:, None] ** torch.arange(1, self.node_columns + 1, device=batch.atom.device)
+        u, v, place, shape = every_pair(spectra.start, batch.owner)
+        node = torch.arange(len(batch.atom), device=batch.atom.device)
+        read = [
+            spectra.read(powers, a, b) * (root[b] / root[a])[:, None]
+            for a, b in ((node, node), (batch.source, batch.target), (u, v))
+        ]
+        read[2] = torch.cat([(u == v).to(read[2])[:, None], read[2]], dim=1)
+        return read, place, shape
+
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Encoded:
+        """Standardise what :meth:`rows` reads; pairs are laid out densely."""
+        read, place, shape = self.rows(batch)
+        node, edge, pair = (scale(x) for scale, x in zip(self.scale, read, strict=True))
+        dense = pair.new_zeros(math.prod(shape), self.pair_columns).index_copy(0, place, pair)
+        return node, edge, dense.view(*shape, self.pair_columns)
+
+    @torch.no_grad()
+    def calibrate(self, split: Split) -> None:
+        """Measure mean and spread on training molecules."""
+        read = self.rows(split.take(torch.arange(min(len(split), PART))))[0]
+        for scale, x in zip(self.scale, read, strict=True):
+            cast(Standardize, scale).measure(x)
+
+
+def _kept_spectra(batch: MoleculeBatch) -> Spectra:
+    """Arrange the spectra that were computed beforehand."""
+    nodes, rows = Spans.of(batch.sizes), batch.per_node["vectors"]
+    values = batch.per_molecule["values"][batch.owner, nodes.within]
+    return Spectra.arrange(values, rows.flatten(), nodes.start, batch.owner, rows.shape[1])
 
 
 class SignNet(Encoding):
@@ -139,7 +187,7 @@ class SignNet(Encoding):
         self.phi = nn.ModuleList(nn.Sequential(nn.Linear(i, width), nn.ReLU(), nn.Linear(width, width)) for i in (1, width))
         self.rho = nn.Sequential(nn.Linear(vectors * width, 64), nn.ReLU(), nn.Linear(64, columns))
 
-    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> tuple[Tensor, None]:
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Encoded:
         """Run phi on every eigenvector with both signs, then rho on the sums."""
         v = batch.per_node["columns"]
         x = torch.cat([v, -v], dim=1)[:, :, None]
@@ -147,7 +195,7 @@ class SignNet(Encoding):
             summed = torch.zeros_like(x).index_add(0, batch.target, x.index_select(0, batch.source))
             x = layer(x + summed)
         x = x[:, : v.shape[1]] + x[:, v.shape[1] :]
-        return self.rho(x.flatten(1)), None
+        return self.rho(x.flatten(1)), None, None
 
 
 def _one_hot(atom: Tensor, labels: int) -> Tensor:
@@ -155,6 +203,9 @@ def _one_hot(atom: Tensor, labels: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------- by name
+
+READS = {"diagonal": "nodes", "pairs": ("nodes", "edges"), "all-pairs": ("nodes", "edges", "pairs")}
+"""Where ``lt-diagonal``, ``lt-pairs`` and ``lt-all-pairs`` read the public encoder."""
 
 
 def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
@@ -165,14 +216,15 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
         return Kept(config.columns, signs=True)
     if config.encoding == "signnet":
         return SignNet(config.columns, config.channels)
+    if config.encoding == "rrwp":
+        return RelativeWalks(config.walk)
     if not config.encoding.startswith("lt-"):
         columns = {"rwse": config.walk, "resistance": 2, "resistive-embedding": config.columns, "heat": 6}
         return Kept(columns[config.encoding])
     start = config.encoding.removeprefix("lt-")
     shape: dict[str, Any] = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
-    if start in ("diagonal", "pairs"):
-        read = ("nodes", "edges") if start == "pairs" else "nodes"
-        return LearnedSpectral(LinearTransformerPE(config.channels, read=read, hidden=config.channels, **shape))
+    if start in READS:
+        return LearnedSpectral(LinearTransformerPE(config.channels, read=READS[start], hidden=config.channels, **shape))
     if start == "index":
         paper: dict[str, Any] = {"phi0": "index", "evolve": True, "degrees": "l1", "max_nodes": most_nodes}
         return Learned(LinearTransformerPE(config.columns, norm=None, **paper, **shape))
@@ -215,7 +267,7 @@ def _spectra(ends: Tensor, owner: Tensor) -> tuple[Float[Tensor, "molecules widt
 
 
 def _keep_part(config: RunConfig, ends: Tensor, owner: Tensor) -> dict[str, Tensor]:
-    if config.encoding in ("lt-diagonal", "lt-pairs"):
+    if config.encoding == "rrwp" or config.encoding.removeprefix("lt-") in READS:
         values, vectors = _spectra(ends, owner)
         return {"values": values, "vectors": vectors}
     if config.encoding in ("lappe", "signnet"):

@@ -8,8 +8,8 @@ One layer, with h on atoms and e on bonds in both directions, all maps affine, p
     e   <- norm(e + P w)                           then norm(e + MLP(e))
 
 What makes it fast: queries, keys and values are one product; the gradients of attention and batch norm are written by hand
-and read every array as few times as possible; sums over edges run along edges sorted by target (for sources: along their
-opposites); bonds enter the first layer as a few numbers each, so its E e is a small product; the last layer's e is not
+and read every array as few times as possible; sums over edges run along edges sorted by target; bonds enter the first
+layer as a few numbers each, so that its E e is a small product; the last layer's e is not
 computed, because nothing reads it.
 """
 
@@ -20,11 +20,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import embedding_bag, linear, one_hot
 
-from ohmformer.experiments.molecules.batches import MoleculeBatch
+from ohmformer.experiments.molecules.backbone import Backbone, EdgeFeatures, Edges, check_heads
 from ohmformer.experiments.molecules.norm import ResidualNorm
 
 CLAMP = 5.0
@@ -35,54 +34,44 @@ class _Attention(torch.autograd.Function):
     """Attention along edges: ``(sum_u a V h_u, w)`` from ``qkv = [Q h | K h | V h]`` and ``E e``."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, edge: Tensor, batch: MoleculeBatch, heads: int) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, qkv: Tensor, edge: Tensor, edges: Edges, heads: int) -> tuple[Tensor, Tensor]:
         q, k, v = qkv.chunk(3, dim=1)
         scale = math.sqrt(heads / q.shape[1])
-        to, of = q.index_select(0, batch.target), k.index_select(0, batch.source)
+        to, of = q.index_select(0, edges.target), k.index_select(0, edges.source)
         w = torch.mul(to, of).mul_(edge)
         score = w.unflatten(1, (heads, -1)).sum(-1).mul_(scale)
         a = score.clamp(-CLAMP, CLAMP).exp_()
-        a.div_(sum_at_targets(a, batch).index_select(0, batch.target))
-        carried = v.index_select(0, batch.source)
-        out = sum_at_targets(_per_head(carried, a), batch)
+        a.div_(edges.sum_at_targets(a).index_select(0, edges.target))
+        carried = v.index_select(0, edges.source)
+        out = edges.sum_at_targets(_per_head(carried, a))
         ctx.save_for_backward(to, of, edge, score, a, carried)
-        ctx.batch, ctx.heads, ctx.scale = batch, heads, scale
+        ctx.edges, ctx.heads, ctx.scale = edges, heads, scale
         return out, w
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         to, of, edge, score, a, carried = ctx.saved_tensors
-        batch, heads = ctx.batch, ctx.heads
+        edges, heads = ctx.edges, ctx.heads
         g_out, g_w = gradients
         assert g_out is not None
-        g = g_out.index_select(0, batch.target)
+        g = g_out.index_select(0, edges.target)
         g_a = torch.mul(g, carried).unflatten(1, (heads, -1)).sum(-1).mul_(a)
-        g_v = sum_at_sources(_per_head(g, a), batch)
-        mean = sum_at_targets(g_a, batch).index_select(0, batch.target)
+        g_v = edges.sum_at_sources(_per_head(g, a))
+        mean = edges.sum_at_targets(g_a).index_select(0, edges.target)
         g_score = g_a.addcmul_(a, mean, value=-1).mul_(ctx.scale).masked_fill_(score.abs() > CLAMP, 0.0)
         spread = g_score[:, :, None].expand(-1, -1, to.shape[1] // heads)
         g_w = (g_w.unflatten(1, (heads, -1)) + spread if g_w is not None else spread).flatten(1)
         g_edge = torch.mul(to, of).mul_(g_w)
         g_we = torch.mul(g_w, edge)
-        g_q = sum_at_targets(of.mul_(g_we), batch)
-        g_k = sum_at_sources(to.mul_(g_we), batch)
+        g_q = edges.sum_at_targets(of.mul_(g_we))
+        g_k = edges.sum_at_sources(to.mul_(g_we))
         return torch.cat([g_q, g_k, g_v], dim=1), g_edge, None, None
 
 
 def _per_head(x: Float[Tensor, "edges width"], a: Float[Tensor, "edges heads"]) -> Float[Tensor, "edges width"]:
     """Multiply the columns of each head by its attention weight."""
     return (x.unflatten(1, (a.shape[1], -1)) * a[:, :, None]).flatten(1)
-
-
-def sum_at_targets(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
-    """Sum over the edges that point to each node."""
-    return embedding_bag(torch.arange(len(x), device=x.device), x, batch.first_edge, mode="sum")
-
-
-def sum_at_sources(x: Float[Tensor, "edges k"], batch: MoleculeBatch) -> Float[Tensor, "nodes k"]:
-    """Sum over the edges that leave each node, which are the opposites of the edges to it."""
-    return embedding_bag(batch.back, x, batch.first_edge, mode="sum")
 
 
 class _MLP(nn.Module):
@@ -110,81 +99,43 @@ class GraphTransformerLayer(nn.Module):
     def forward(
         self,
         h: Float[Tensor, "nodes width"],
-        e: Float[Tensor, "edges width"],
-        seen: Float[Tensor, "edges width"],
-        batch: MoleculeBatch,
-    ) -> tuple[Float[Tensor, "nodes width"], Float[Tensor, "edges width"]]:
-        """Update h and e; ``seen`` is ``E e``."""
-        qkv, seen = self.qkv(h).to(h.dtype), seen.to(h.dtype)  # autocast may have rounded them; attention is float32
-        mixed, w = _Attention.apply(qkv, seen, batch, self.heads)  # pyright: ignore[reportGeneralTypeIssues]
+        e: EdgeFeatures,
+        edges: Edges,
+    ) -> tuple[Float[Tensor, "nodes width"], EdgeFeatures]:
+        """Update h and e."""
+        qkv, edge = self.qkv(h).to(h.dtype), e.mapped(self.edge).to(h.dtype)  # autocast may have rounded them
+        mixed, w = _Attention.apply(qkv, edge, edges, self.heads)  # pyright: ignore[reportGeneralTypeIssues]
         h = self.norm(h, self.out(mixed))
         h = self.mlp_norm(h, self.mlp(h))
         if not self.last:
-            e = self.edge_norm(e, self.edge_out(w))
-            e = self.edge_mlp_norm(e, self.edge_mlp(e))
+            x = self.edge_norm(e.e, self.edge_out(w))
+            e = EdgeFeatures(self.edge_mlp_norm(x, self.edge_mlp(x)))
         return h, e
 
 
-class GraphTransformer(nn.Module):
-    """The paper's Graph Transformer: from labels and encodings of atoms and bonds to h on every atom.
+class GraphTransformer(Backbone):
+    """The paper's Graph Transformer.
 
     Args:
-        atoms: number of atom labels; labels beyond, which were not seen in training, embed as zero.
-        bonds: number of bond labels.
         width: columns of h and e.
         heads: attention heads, which share the width.
         layers: number of layers.
-        node_encoding: columns of the encoding per atom.
-        edge_encoding: columns of the encoding per bond.
+
+    >>> x, edge_index, edge_attr = torch.randn(3, 64), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.randn(4, 64)
+    >>> GraphTransformer(64, layers=2)(x, edge_index, edge_attr).shape
+    torch.Size([3, 64])
     """
 
-    def __init__(
-        self, atoms: int, bonds: int = 4, *, width: int = 128, heads: int = 8, layers: int = 4,
-        node_encoding: int = 0, edge_encoding: int = 0,
-    ) -> None:  # fmt: skip
+    def __init__(self, width: int = 128, *, heads: int = 8, layers: int = 4) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(f"expected a width that {heads} heads can share, got {width}")
-        self.width, self.bonds = width, bonds
-        self.atom = nn.Embedding(atoms, width)
-        self.bond = nn.Parameter(torch.randn(bonds, width))
-        self.node_encoding = nn.Linear(node_encoding, width) if node_encoding else None
-        self.edge_encoding = nn.Linear(edge_encoding, width, bias=False) if edge_encoding else None
+        check_heads(width, heads)
         self.layers = nn.ModuleList(GraphTransformerLayer(width, heads, last=l == layers - 1) for l in range(layers))
 
-    def forward(
-        self,
-        batch: MoleculeBatch,
-        node: Float[Tensor, "nodes columns"] | None = None,
-        edge: Float[Tensor, "edges few"] | None = None,
-    ) -> Float[Tensor, "nodes width"]:
-        """Compute h on every atom; ``node`` and ``edge`` are the encodings."""
-        with torch.autocast(batch.atom.device.type, enabled=False):  # small products, which bfloat16 does not speed up
-            h, e, seen = self._start(batch, node, edge)
-        for l, layer in enumerate(self._layers()):
-            h, e = layer(h, e, layer.edge(e) if l else seen, batch)
+    def run(self, h: Tensor, e: EdgeFeatures, edges: Edges, batch: Tensor, pairs: Tensor | None = None) -> Tensor:
+        """Run the layers."""
+        for layer in self.layers:
+            h, e = layer(h, e, edges)
         return h
-
-    def _start(self, batch: MoleculeBatch, node: Tensor | None, edge: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Embed atoms and bonds: h, e, and the first layer's ``E e``."""
-        h = embed_atoms(self.atom, batch.atom)
-        if self.node_encoding is not None:
-            h = h + self.node_encoding(node)
-        few, table = one_hot(batch.bond, self.bonds).to(h.dtype), self.bond
-        if self.edge_encoding is not None:
-            assert edge is not None
-            few, table = torch.cat([few, edge], dim=1), torch.cat([table, self.edge_encoding.weight.mT])
-        first = self._layers()[0].edge
-        return h, few @ table, linear(few, first.weight @ table.mT, first.bias)
-
-    def _layers(self) -> list[GraphTransformerLayer]:
-        return [layer for layer in self.layers if isinstance(layer, GraphTransformerLayer)]
-
-
-def embed_atoms(table: nn.Embedding, atom: Int[Tensor, " nodes"]) -> Float[Tensor, "nodes width"]:
-    """Look the labels of atoms up in a table; a label beyond it is zero."""
-    rows = table.num_embeddings
-    return table(atom.clamp(max=rows - 1)) * (atom < rows)[:, None]
 
 
 def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:

