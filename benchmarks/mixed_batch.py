@@ -65,6 +65,28 @@ def random_graph(nodes: int, extra: int, rng: np.random.Generator) -> Graph:
     return Graph.from_edges(tree + rng.integers(0, nodes, (extra, 2)).tolist(), num_nodes=nodes)
 
 
+def parts_and_batch() -> tuple[Graph, Graph, Graph]:
+    """999 molecules, a graph of 2,000 nodes, and both in one batch."""
+    rng = np.random.default_rng(0)
+    molecules = Graph.collate([random_graph(int(n), 3, rng) for n in rng.integers(15, 36, 999)])
+    large = Graph.collate([random_graph(2000, 6000, rng)])
+    return molecules, large, Graph.collate([*molecules.split(), *large.split()])
+
+
+def demand(graph: Graph) -> Tensor:
+    """A random demand."""
+    return graph.center(torch.randn(graph.num_nodes, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+
+
+def peak_memory(run: Callable[[], object]) -> float:
+    """MB that something takes at its most."""
+    ctypes.CDLL(None).malloc_trim(0)  # what earlier questions left counts as used again
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    run()
+    return _status("VmHWM") - before
+
+
 def _status(name: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
@@ -76,32 +98,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--question", help="only questions that begin with this; writes no table")
     arguments = parser.parse_args()
-    rng = np.random.default_rng(0)
-    molecules = Graph.collate([random_graph(int(n), 3, rng) for n in rng.integers(15, 36, 999)])
-    large = Graph.collate([random_graph(2000, 6000, rng)])
-    batch = Graph.collate([*molecules.split(), *large.split()])
-    draw = torch.Generator().manual_seed(0)
-    signals = {
-        g: g.center(torch.randn(g.num_nodes, 1, generator=draw, dtype=torch.float64)) for g in (molecules, large, batch)
-    }
+    given = {name: (g, demand(g)) for name, g in zip(("molecules", "large", "together"), parts_and_batch(), strict=True)}
     rows = []
     for question, ask in QUESTIONS.items():
         if not question.startswith(arguments.question or ""):
             continue
-        runs = {
-            name: lambda g=g, ask=ask: ask(replace(g), signals[g])
-            for name, g in (("together", batch), ("molecules", molecules), ("large", large))
-        }
+        runs = {name: lambda g=g, x=x, ask=ask: ask(replace(g), x) for name, (g, x) in given.items()}
         took = side_by_side(runs, repeats=arguments.repeats, warmup=1)
-        ctypes.CDLL(None).malloc_trim(0)  # what earlier questions left counts as used again
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-        before = _status("VmRSS")
-        runs["together"]()
-        peak = _status("VmHWM") - before
         parts = took["molecules"] + took["large"]
         rows.append(
             [question, f"{took['together']:.3g} s", f"{took['molecules']:.3g} s", f"{took['large']:.3g} s",
-             f"{took['together'] / parts:.2f}", f"{peak:.0f} MB"]
+             f"{took['together'] / parts:.2f}", f"{peak_memory(runs['together']):.0f} MB"]
         )  # fmt: skip
         print("  ".join(rows[-1]), flush=True)
     if arguments.question:

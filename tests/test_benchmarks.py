@@ -16,7 +16,8 @@ from scipy.sparse.csgraph import connected_components
 
 from ohmformer import solve
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
 
 graphs: Any = import_module("graphs")
 peers: Any = import_module("peers")

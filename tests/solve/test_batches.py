@@ -11,6 +11,7 @@ from ohmformer import Graph, exact
 from ohmformer.graph.ragged import Matrices
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
+from tests.test_benchmarks import BENCHMARKS, QUESTIONS
 
 
 @pytest.fixture
@@ -102,44 +103,19 @@ def test_padded_matrices_are_refused_where_they_would_take_too_much(batch):
     torch.testing.assert_close(Matrices.unpad(found.padded(), found.sizes).entries, found.entries)
 
 
-QUESTIONS = [
-    "ohm.potentials(g, psi)",
-    "ohm.electric_flow(g, psi)",
-    "ohm.effective_resistance(g)",
-    "ohm.effective_resistance(g, 'all')",
-    "ohm.effective_resistance(g, [(0, 1), (30, 31)])",
-    "ohm.kirchhoff_index(g)",
-    "ohm.resistive_embedding(g, 8)",
-    "ohm.heat_kernel(g, 0.5)",
-    "ohm.heat_kernel(g, 0.5, psi)",
-    "ohm.eigenvectors(g, 4)",
-    "ohm.spectral_filter(g, lambda t: 1 / (1 + t), psi)",
-]
+PEAKS = """
+import torch
+from mixed_batch import QUESTIONS, demand, parts_and_batch, peak_memory
+torch.set_num_threads(1)
+batch = parts_and_batch()[-1]
+for question, ask in QUESTIONS.items():
+    print(peak_memory(lambda: ask(batch, demand(batch))), question)
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_every_question_about_999_molecules_and_one_graph_of_2000_nodes_takes_less_than_a_gigabyte():
-    code = f"""
-import torch, numpy as np, ohmformer as ohm
-from pathlib import Path
-torch.set_num_threads(1)
-rng = np.random.default_rng(0)
-def graph(n, m):
-    tree = [(i, int(rng.integers(max(0, i - 3), i))) for i in range(1, n)]
-    return ohm.Graph.from_edges(tree + rng.integers(0, n, (m, 2)).tolist(), num_nodes=n)
-g = ohm.Graph.collate([graph(int(n), 3) for n in rng.integers(15, 36, 999)] + [graph(2000, 6000)])
-psi = g.center(torch.randn(g.num_nodes, 1, dtype=torch.float64))
-def status(name):
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
-    return int(line.split()[1]) / 2**20
-ohm.potentials([(0, 1)], [1.0, -1.0])
-for question in {QUESTIONS!r}:
-    Path("/proc/self/clear_refs").write_text("5")
-    before = status("VmRSS")
-    eval(question)
-    print(status("VmHWM") - before, question)
-"""
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    took = {line.split(" ", 1)[1]: float(line.split(" ", 1)[0]) for line in out.splitlines()}
-    assert list(took) == QUESTIONS
-    assert max(took.values()) < 1.0, took
+    run = subprocess.run([sys.executable, "-c", PEAKS], cwd=BENCHMARKS, capture_output=True, text=True, check=True)
+    megabytes = {line.split(" ", 1)[1]: float(line.split(" ", 1)[0]) for line in run.stdout.splitlines()}
+    assert list(megabytes) == list(QUESTIONS)
+    assert max(megabytes.values()) < 1000, megabytes
