@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ohmformer as ohm
-from ohmformer import Graph, exact
+from ohmformer import Graph, exact, native
 from tests.solve.test_estimates import no_factor, random_graph, two_parts  # noqa: F401
 from tests.solve.test_selected import random_pairs
 
@@ -113,9 +113,10 @@ def test_spanning_tree_marginals_are_counted_trees():
 
 def test_marginals_add_up_to_fosters_number():
     for graph in (random_graph(3000, 4000), two_parts()):
-        answer = ohm.spanning_tree_marginals(graph)
+        answer = ohm.spanning_tree_marginals(graph, tol=1e-11)
         assert float(answer.value.sum()) == pytest.approx(graph.num_nodes - graph.num_components, rel=1e-9)
-        assert bool((answer.value <= 1 + 1e-12).all())
+        above = 1e-9 if native.active() is None else 1e-12  # edge by edge they are as good as tol, by a factor exact
+        assert bool((answer.value <= 1 + above).all())
 
 
 @pytest.mark.parametrize("connected", [True, False])
