@@ -228,7 +228,7 @@ def test_the_diagonal_read_from_the_spectrum_is_that_of_the_layers(degrees):
     torch.testing.assert_close(spectrum, layers, atol=1e-9, rtol=0)
 
 
-def test_the_default_moves_with_the_nodes_of_large_graphs_and_names_its_limit():
+def test_the_default_moves_with_the_nodes_of_large_graphs_and_evolving_ones_have_a_limit():
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(0, 400, (2, 900), generator=draw).sort(dim=0).values
     number = torch.randperm(400, generator=draw)
@@ -236,8 +236,8 @@ def test_the_default_moves_with_the_nodes_of_large_graphs_and_names_its_limit():
     with torch.no_grad():
         gap = model(edges, num_nodes=400) - model(number[edges], num_nodes=400)[number]
     assert float(gap.abs().max()) < 1e-5
-    with pytest.raises(ValueError, match="expected graphs of at most 8000 nodes with phi0='walks' or 'diagonal'"):
-        model(edges, num_nodes=8001)
+    with pytest.raises(ValueError, match="expected graphs of at most 8000 nodes with evolve=True, got one of 8001"):
+        LinearTransformerPE(6, phi0="diagonal", evolve=True)(edges, num_nodes=8001)
 
 
 def test_the_published_parameter_counts_are_explained():

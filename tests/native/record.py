@@ -97,6 +97,11 @@ def ask_everything() -> None:
             model.eval()(pairs, batch=batch.batch, num_nodes=batch.num_nodes)
         if start == "diagonal":
             model.train()(pairs, batch=batch.batch, num_nodes=batch.num_nodes).square().sum().backward()
+    for graph in (Graph.from_edges([(i, i + 1) for i in range(600)]), large):
+        both = torch.cat([graph.edge_index, graph.edge_index.flip(0)], dim=1)
+        LinearTransformerPE(4, read=("nodes", "edges"))(both, num_nodes=graph.num_nodes)
+    vars(import_module("ohmformer.encoding.large"))["EXACT"] = 0.0
+    LinearTransformerPE(4, read=("nodes", "edges"))(both, num_nodes=graph.num_nodes)
 
 
 def header() -> str:

@@ -8,6 +8,7 @@ says that the kernel supports the input.
 engine               for                                                    native variant
 ===================  =====================================================  ==========================================
 :func:`on_spectra`   every node its own demand, B fixed                     the layers on eigenvalues, with gradients
+:func:`on_points`    the same, graphs above 400 nodes                       polynomials at nodes and edges
 :func:`on_matrices`  the same, where weights of edges have gradients        none
 :func:`on_squares`   every node its own demand, B evolving                  none
 :func:`on_blocks`    other starts, graphs up to 40 nodes or B evolving      :func:`graph_by_graph`, without gradients
@@ -27,11 +28,15 @@ from torch import Tensor
 from ohmformer.encoding.dynamics import TINY, Layer, fixed_layers, moving_layers, sparse_layers, unit
 from ohmformer.encoding.inputs import Pairs, SmallGraphs, sparse_graphs
 from ohmformer.encoding.kernels import run_layers, supports_layers
+from ohmformer.encoding.large import Points, points_of
 from ohmformer.encoding.on_spectrum import on_spectrum
 from ohmformer.encoding.spectra import Spectra
 
 MOST_NODES = 8000
 """Nodes up to which a graph may be given nodes x nodes numbers."""
+SPECTRA_UP_TO = 400
+"""Nodes up to which functions of N are read from eigenvectors: LAPACK takes 20 ms for 400 nodes, and four times as long for
+twice as many and a half."""
 SPARSE_FROM = 40
 """Nodes above which a graph whose B is fixed goes through CSR rather than a dense block (`results/encoding-scale.md`)."""
 TOGETHER = 2**18
@@ -100,24 +105,72 @@ Read = Callable[[Tensor, Tensor], Tensor]
 """From pairs of nodes (u, v) to ``p_c(N)_uv`` of every channel."""
 
 
-def functions_of(pairs: Pairs, weights: Float[Tensor, "layers rows channels"], *, restore: bool) -> Read:
+def functions_of(
+    pairs: Pairs, weights: Float[Tensor, "layers rows channels"], reads: Sequence[str], *, restore: bool, seed: int
+) -> Read:
     """Return the channels as functions of N, which can be read at pairs of nodes: every node is its own demand, B fixed."""
-    if pairs.graph.width > MOST_NODES:
-        raise ValueError(
-            f"expected graphs of at most {MOST_NODES} nodes with phi0='walks' or 'diagonal' (phi0='features' and 'random' "
-            f"take any), got one of {pairs.graph.width}"
-        )
-    if torch.is_grad_enabled() and pairs.weight.requires_grad:
+    graph, gradients = pairs.graph, torch.is_grad_enabled() and pairs.weight.requires_grad
+    if graph.width > MOST_NODES and (gradients or "pairs" in reads):
+        what = "gradients of edge_weight" if gradients else "read='pairs'"
+        raise ValueError(f"expected graphs of at most {MOST_NODES} nodes for {what}, got one of {graph.width}")
+    if gradients:
         read, kind = on_matrices(pairs, weights.to(pairs.weight.dtype), restore=restore), weights.dtype
         return lambda u, v: read(u, v).to(kind)
-    after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
-    return on_spectra(Spectra.of(pairs, weights.dtype), weights, after, restore=restore)
+    if graph.width <= SPECTRA_UP_TO or "pairs" in reads:
+        after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
+        return on_spectra(Spectra.of(pairs, weights.dtype), weights, after, restore=restore)
+    if graph.num_graphs == 1:
+        points = points_of(pairs, len(weights), weights.dtype, edges="edges" in reads, seed=seed)
+        p = on_points(points, pairs, weights, restore=restore)
+        return lambda u, v: points.read(p, u, v)
+    return _by_parts(pairs, weights, reads, restore=restore, seed=seed)
+
+
+def error_of(
+    pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: bool, seed: int
+) -> Float[Tensor, "directions channels"]:
+    """Return rows whose sum of squares is that of the standard errors of every channel at nodes, a mean over nodes."""
+    if pairs.graph.width <= SPECTRA_UP_TO:
+        return weights.new_zeros(1, weights.shape[2])
+    points = points_of(pairs, len(weights), weights.dtype, edges="edges" in reads, seed=seed)
+    if points.error is None:
+        return weights.new_zeros(1, weights.shape[2])
+    return points.error @ on_points(points, pairs, weights, restore=restore)
+
+
+def _by_parts(pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: bool, seed: int) -> Read:
+    """Small graphs together, each large one alone."""
+    graph = pairs.graph
+    every, large = torch.arange(graph.num_graphs, device=graph.device), graph.graph_sizes > SPECTRA_UP_TO
+    part, place, found = torch.zeros_like(graph.batch), torch.zeros_like(graph.batch), []
+    for number, which in enumerate((every[~large], *every[large].split(1))):
+        mine, node = pairs.select(which)
+        part[node], place[node] = number, torch.arange(len(node), device=graph.device)
+        found.append(functions_of(mine, weights, reads, restore=restore, seed=seed))
+
+    def read(u: Tensor, v: Tensor) -> Tensor:
+        out = weights.new_zeros(len(u), weights.shape[2])
+        for number, function in enumerate(found):
+            rows = (part[u] == number).nonzero()[:, 0]
+            here = place[u[rows]]
+            out = out.index_copy(0, rows, function(here, here if u is v else place[v[rows]]))
+        return out
+
+    return read
 
 
 def on_spectra(spectra: Spectra, weights: Tensor, after_first: Tensor | None, *, restore: bool) -> Read:
     """Run layers that leave B alone on the eigenvalues of every graph: every node is its own demand."""
     p = on_spectrum(spectra.values, spectra.start, spectra.owner, weights, after_first, restore=restore)
     return lambda u, v: spectra.read(p, u, v)
+
+
+def on_points(points: Points, pairs: Pairs, weights: Tensor, *, restore: bool) -> Float[Tensor, "points channels"]:
+    """Run them on points that stand for the eigenvalues of one large graph."""
+    after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
+    owner = torch.zeros(len(points.values), dtype=torch.long, device=weights.device)
+    start = torch.tensor([0, len(owner)], device=weights.device)
+    return on_spectrum(points.values, start, owner, weights, after, restore=restore, count=points.count)
 
 
 def on_matrices(pairs: Pairs, weights: Tensor, *, restore: bool) -> Read:

@@ -40,7 +40,11 @@ class RunningNorm(nn.Module):
         """Normalise x; in training first move the statistics."""
         if self.training:
             self.see(x.detach().flatten(0, -2))
-        return (x - self.mean.to(x.dtype)) * (self.variance.to(x.dtype) + self.eps).rsqrt()
+        return (x - self.mean.to(x.dtype)) * self.scale(x.dtype)
+
+    def scale(self, dtype: torch.dtype) -> Float[Tensor, " columns"]:
+        """Return what columns are multiplied by."""
+        return (self.variance.to(dtype) + self.eps).rsqrt()
 
     @torch.no_grad()
     def see(self, x: Float[Tensor, "rows columns"]) -> None:

@@ -28,23 +28,25 @@ def on_spectrum(
     after_first: Float[Tensor, " graphs"] | None = None,
     *,
     restore: bool = False,
+    count: Float[Tensor, " nodes"] | None = None,
 ) -> Float[Tensor, "nodes channels"]:
     """Return ``p_c`` on every eigenvalue of N after all layers; those of graph g begin at ``start[g]``, ``owner`` names g.
 
     At the end channels have the norm of the identity, whatever the graph. With ``restore`` they are multiplied by the norms
     that the layers divided by, so that a channel that computes a random walk gives return probabilities and not multiples of
-    them. Eigenvalues are multiplied by ``after_first`` from the second layer on.
+    them. Eigenvalues are multiplied by ``after_first`` from the second layer on. ``count`` says how often each eigenvalue
+    counts in norms, once unless given.
     """
     # a copy, as torch.compile does not take one tensor twice
     later = values.clone() if after_first is None else values * after_first.index_select(0, owner)
     channels = weights.shape[2]
     run: Any = _TorchLayers
-    if supports("ohm_on_spectrum", (values, weights), (values, later), channels=channels):
+    if count is None and supports("ohm_on_spectrum", (values, weights), (values, later), channels=channels):
         run = _NativeLayers
         missing = native.KERNELS["ohm_on_spectrum"].limits["channels"] - channels  # their weights are zero: they stay zero
         squares, rest = pad(weights, (0, missing)).split([channels, 2], dim=1)
         weights = torch.cat([pad(squares, (0, 0, 0, missing)), rest], dim=1)
-    return run.apply(values, later, start, owner, weights, restore)[:, :channels]
+    return run.apply(values, later, start, owner, weights, restore, count)[:, :channels]
 
 
 def weights_of(
@@ -66,7 +68,7 @@ class _NativeLayers(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, later: Tensor, start: Tensor, owner: Tensor, weights: Tensor, restore: bool
+        ctx: Any, first: Tensor, later: Tensor, start: Tensor, owner: Tensor, weights: Tensor, restore: bool, _: None
     ) -> Tensor:
         arrays = first.contiguous(), later.contiguous(), start.contiguous(), weights.contiguous()
         library = native.active()
@@ -83,7 +85,7 @@ class _NativeLayers(torch.autograd.Function):
         first, later, start, weights = ctx.saved_tensors
         arrays, found = (first, later, start, weights, gradients[0].contiguous()), torch.empty_like(weights)
         ctx.library.call("ohm_on_spectrum_backward", len(start) - 1, len(weights), int(ctx.restore), *arrays, found)
-        return None, None, None, None, found, None
+        return None, None, None, None, found, None, None
 
 
 class _TorchLayers(torch.autograd.Function):
@@ -91,23 +93,31 @@ class _TorchLayers(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, later: Tensor, start: Tensor, owner: Tensor, weights: Tensor, restore: bool
+        ctx: Any,
+        first: Tensor,
+        later: Tensor,
+        start: Tensor,
+        owner: Tensor,
+        weights: Tensor,
+        restore: bool,
+        count: Tensor | None,
     ) -> Tensor:
         channels, none = weights.shape[2], first.new_zeros(len(start) - 1, weights.shape[2])
-        scale = start.diff().to(first).sqrt()[:, None]
+        sizes = start.diff().to(first) if count is None else none[:, 0].index_add(0, owner, count)
+        scale, often = sizes.sqrt()[:, None], 1 if count is None else count[:, None]
         p = (1 / scale.clamp(min=1)).index_select(0, owner).expand(-1, channels).contiguous()
         kept = []
         for l, w in enumerate(weights):
             m = p.square() @ w[:channels] + torch.addcmul(w[channels + 1], (later if l else first)[:, None], w[channels])
             q = p * m
-            square = none.index_add(0, owner, q.square()) + TINY
+            square = none.index_add(0, owner, q.square() * often).clamp(min=0) + TINY
             inverse = square.rsqrt().index_select(0, owner)
             kept += [p, m, inverse]
             p = q * inverse
             scale = scale * square.sqrt() if restore else scale
         out = p * scale.expand_as(none).index_select(0, owner)
         ctx.save_for_backward(first, later, owner, weights, scale, p, out, *kept)
-        ctx.restore = restore
+        ctx.restore, ctx.often = restore, often
         return out
 
     @staticmethod
@@ -124,11 +134,11 @@ class _TorchLayers(torch.autograd.Function):
         d_first, d_later, d_weights = torch.zeros_like(first), torch.zeros_like(later), []
         for l in reversed(range(len(weights))):
             before, m, inverse = kept[3 * l : 3 * l + 3]
-            of_q = (g + p * (norms - summed(g * p)).index_select(0, owner)) * inverse
+            of_q = (g + ctx.often * p * (norms - summed(g * p)).index_select(0, owner)) * inverse
             of_m, values = of_q * before, later if l else first
             d_weights += [torch.cat([before.square().mT @ of_m, (values @ of_m)[None], of_m.sum(0)[None]])]
             d_values = of_m @ weights[l, channels]
             d_first, d_later = (d_first, d_later + d_values) if l else (d_first + d_values, d_later)
             g = of_q * m + 2 * before * (of_m @ weights[l, :channels].mT)
             p = before
-        return d_first, d_later, None, None, torch.stack(d_weights[::-1]), None
+        return d_first, d_later, None, None, torch.stack(d_weights[::-1]), None, None

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from ohmformer.encoding import saving
 from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together
 from ohmformer.encoding.dynamics import Layer
-from ohmformer.encoding.engines import Problem, Read, encode, functions_of, on_spectra
+from ohmformer.encoding.engines import Problem, Read, encode, error_of, functions_of, on_spectra
+from ohmformer.encoding.initial import draw_weights
 from ohmformer.encoding.inputs import Pairs, read_pairs
 from ohmformer.encoding.norm import RunningNorm
 from ohmformer.encoding.on_spectrum import weights_of
@@ -158,34 +159,7 @@ class LinearTransformerPE(nn.Module):
         is ``(I - N)^c`` where there are as many groups as channels; channels do not interact yet. M is the identity if it is
         square.
         """
-        draw = torch.Generator().manual_seed(self.seed)
-
-        def noise(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=draw)
-
-        with torch.no_grad():
-            self.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]) + 0.02 * noise(self.groups, 8))
-            self.value.copy_(-torch.linspace(0.1, 0.9, self.hidden) + 0.02 * noise(self.groups, self.hidden))
-            for weight in (self.query, self.key):
-                weight.copy_(0.3 + 0.02 * noise(self.groups, self.hidden))
-            for readout in (self.readout, self.edge_readout, self.pair_readout):
-                if readout is not None:
-                    readout.copy_(noise(self.dim, self.hidden) / math.sqrt(self.hidden))
-            if self.phi0 == "walks":
-                group, channel = torch.arange(1, self.groups + 1), torch.arange(1, self.hidden + 1)
-                self.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(self.groups, 8))
-                self.key.zero_()
-                self.value.copy_(-(group[:, None] * self.hidden <= channel * self.groups).float())
-                for readout in (self.readout, self.edge_readout, self.pair_readout):
-                    if readout is not None and self.dim == self.hidden:
-                        readout.copy_(torch.eye(self.dim))
-            for norm in self.norms.values():
-                cast(RunningNorm, norm).reset_running_stats()
-            if self.table is not None:
-                self.table.copy_(nn.functional.normalize(noise(len(self.table), self.hidden), dim=0))
-            if self.embed is not None:
-                self.embed.weight.copy_(noise(*self.embed.weight.shape) / math.sqrt(self.embed.in_features))
-                self.embed.bias.zero_()
+        draw_weights(self)
 
     # ------------------------------------------------------------------------------------------------ forward
 
@@ -250,6 +224,21 @@ class LinearTransformerPE(nn.Module):
         """Encode graphs of which nothing was kept."""
         if num_nodes is None and batch is None and x is not None:
             num_nodes = len(x)
+        pairs = self._pairs(edge_index, edge_weight, batch, num_nodes)
+        with torch.autocast(self.scalars.device.type, enabled=False):
+            if self.functions:
+                found = functions_of(pairs, self._weights(), self.reads, restore=self.phi0 == "walks", seed=self.seed)
+                start = torch.cat([pairs.graph.graph_offsets, pairs.graph.graph_sizes.sum()[None]])
+                return self._read(found, edge_index.long(), start, pairs.graph.batch)
+            layers = self._layers()
+            draws = self.draws if self.phi0 == "random" else 1
+            phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
+            for draw in range(1, draws):
+                phi = phi + self._encode(pairs, layers, self._start(pairs, x, generator, draw))
+            return self._out("nodes", phi if draws == 1 else phi / draws)
+
+    def _pairs(self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None) -> Pairs:
+        """Read and check edges, in the precision that the layers' N is made in."""
         kind = torch.float64 if self.functions and self.scalars.device.type != "mps" else self._dtype
         pairs = read_pairs(
             edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=kind,
@@ -259,17 +248,22 @@ class LinearTransformerPE(nn.Module):
             raise ValueError(
                 f"expected edge_index and the encoding on one device, got {pairs.graph.device} and {self.scalars.device}"
             )
-        with torch.autocast(self.scalars.device.type, enabled=False):
-            if self.functions:
-                found = functions_of(pairs, self._weights(), restore=self.phi0 == "walks")
-                start = torch.cat([pairs.graph.graph_offsets, pairs.graph.graph_sizes.sum()[None]])
-                return self._read(found, edge_index.long(), start, pairs.graph.batch)
-            layers = self._layers()
-            draws = self.draws if self.phi0 == "random" else 1
-            phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
-            for draw in range(1, draws):
-                phi = phi + self._encode(pairs, layers, self._start(pairs, x, generator, draw))
-            return self._out("nodes", phi if draws == 1 else phi / draws)
+        return pairs
+
+    @torch.no_grad()
+    def standard_error(self, data: Any) -> Float[Tensor, " dim"]:
+        """Return the standard error of the encoding of nodes of one graph, a root mean square over its nodes.
+
+        It is zero where the encoding is exact; where it is estimated (large graphs whose walks get far) the spread among
+        the random signs tells how far it is off.
+        """
+        weight = data.edge_weight if "edge_weight" in data else None
+        pairs = self._pairs(data.edge_index, weight, None, data.num_nodes)
+        rows = error_of(pairs, self._weights(), self.reads, restore=self.phi0 == "walks", seed=self.seed)
+        norm = cast(RunningNorm, self.norms["nodes"]) if self.norm else None
+        return torch.linalg.vector_norm(
+            (rows if norm is None else rows * norm.scale(rows.dtype)) @ self.readout.mT.to(rows), dim=0
+        )
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -163,6 +163,19 @@ KERNELS: dict[str, Kernel] = {
         WHOLE + 10 * ARRAY,
         {"nodes": 64},
     ),
+    "ohm_local": Kernel(
+        "Polynomials of a large sparse matrix at its nodes and entries, by walks around every node.",
+        "local.c",
+        2 * WHOLE + 8 * ARRAY,
+        {"degree": 64},
+        long=True,
+    ),
+    "ohm_meet": Kernel(
+        "Products of rows of two panels of columns at the entries of a sparse matrix, both ways.",
+        "local.c",
+        3 * WHOLE + DOUBLE + 5 * ARRAY,
+        {"multiple": 8},
+    ),
     "ohm_read_pairs": Kernel(
         "Functions of the Laplacian at pairs of nodes, from their values on its eigenvalues.",
         "on_spectrum.c",

@@ -1,0 +1,41 @@
+"""Initial weights of ``LinearTransformerPE``, from its seed alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def draw_weights(model: Any) -> None:
+    """Draw the weights of a ``LinearTransformerPE`` anew and forget what its norms have seen."""
+    draw = torch.Generator().manual_seed(model.seed)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw)
+
+    with torch.no_grad():
+        model.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]) + 0.02 * noise(model.groups, 8))
+        model.value.copy_(-torch.linspace(0.1, 0.9, model.hidden) + 0.02 * noise(model.groups, model.hidden))
+        for weight in (model.query, model.key):
+            weight.copy_(0.3 + 0.02 * noise(model.groups, model.hidden))
+        for readout in (model.readout, model.edge_readout, model.pair_readout):
+            if readout is not None:
+                readout.copy_(noise(model.dim, model.hidden) / math.sqrt(model.hidden))
+        if model.phi0 == "walks":
+            group, channel = torch.arange(1, model.groups + 1), torch.arange(1, model.hidden + 1)
+            model.scalars.copy_(torch.tensor([0.1, 1.0, 0.0, 0.0, -1.0, -0.1, 1.0, 1.0]).expand(model.groups, 8))
+            model.key.zero_()
+            model.value.copy_(-(group[:, None] * model.hidden <= channel * model.groups).float())
+            for readout in (model.readout, model.edge_readout, model.pair_readout):
+                if readout is not None and model.dim == model.hidden:
+                    readout.copy_(torch.eye(model.dim))
+        for norm in model.norms.values():
+            norm.reset_running_stats()
+        if model.table is not None:
+            model.table.copy_(nn.functional.normalize(noise(len(model.table), model.hidden), dim=0))
+        if model.embed is not None:
+            model.embed.weight.copy_(noise(*model.embed.weight.shape) / math.sqrt(model.embed.in_features))
+            model.embed.bias.zero_()
