@@ -70,4 +70,5 @@ def relabelled(data: Data, seed: int) -> tuple[Data, torch.Tensor]:
     number = torch.randperm(data.num_nodes or 0, generator=torch.Generator().manual_seed(seed))
     x = torch.empty_like(data.x)
     x[number] = data.x
-    return Data(x=x, edge_index=number[data.edge_index], num_nodes=data.num_nodes), number
+    weight = data.edge_weight if "edge_weight" in data else None
+    return Data(x=x, edge_index=number[data.edge_index], edge_weight=weight, num_nodes=data.num_nodes), number
