@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,8 @@ import ohmformer as ohm
 from ohmformer import Graph, native
 from ohmformer.encoding import LinearTransformerPE
 from ohmformer.native.loader import Library
+from ohmformer.solve.distributed.partition import by_stream
+from ohmformer.solve.distributed.streams import edge_arrays
 from ohmformer.solve.walks import Walks
 
 WHOLE, REAL, NULL, SINGLES, DOUBLES, LONGS, INTS, BYTES = range(8)
@@ -89,6 +92,7 @@ def ask_everything() -> None:
     walks = Walks(large)
     for reach in (2, 3):
         walks.local_part(large.edge_index, reach)
+    by_stream(edge_arrays(*large.edge_index.numpy()), np.bincount(large.edge_index.flatten().numpy()), 3)
     batch = Graph.collate(small)
     pairs = torch.cat([batch.edge_index, batch.edge_index.flip(0)], dim=1)
     for start, evolve in (("random", False), ("random", True), ("diagonal", False)):

@@ -39,7 +39,12 @@ EXTRAS: dict[str, Extra] = {
     ),
     "graphgym": Extra(("torch_geometric", "yacs", "lightning"), (), ("`ohmformer.integrations.graphgym`",)),
     "cluster": Extra(("ray",), (), ("`--cluster` of `ohmformer encode` and `ohmformer reproduce`",)),
-    "large": Extra(("pyarrow",), (), ("tables as `.parquet`, `ohmformer solve --out`",)),
+    "large": Extra(
+        ("pyarrow",),
+        (),
+        ("tables as `.parquet`, `ohmformer solve --out`", "edges in `.csv` and `.parquet`, `ohmformer shard`"),
+    ),
+    "shards": Extra(("pymetis",), (), ("`ohmformer shard --partition metis`",)),
 }
 """Every extra by its name; ``ohmformer[all]`` brings all of them."""
 

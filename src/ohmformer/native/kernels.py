@@ -134,6 +134,11 @@ KERNELS: dict[str, Kernel] = {
         4 * WHOLE + 5 * ARRAY,
         {"multiple": 4},
     ),
+    "ohm_cluster": Kernel(
+        "Clusters of nodes of a graph too large for memory, after some more of its edges have been seen.",
+        "partition.c",
+        2 * WHOLE + 5 * ARRAY,
+    ),
     "ohm_pairwise": Kernel(
         "Effective resistances of all pairs of nodes of small graphs by elimination without subtractions.",
         "pairwise.c",

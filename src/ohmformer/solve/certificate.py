@@ -49,10 +49,15 @@ class Measured:
 
     def error(self, norm: Float[Tensor, "graphs k"]) -> float:
         """The error of the worst demand on the worst graph, if ``norm`` is that of ``L^+ left``, or more."""
-        size = self.energy.sqrt()
-        wrong = norm + 2 * EPS * size
-        found = torch.where(wrong == 0, 0.0, wrong / (size - wrong).clamp(min=0))
-        return float(found.nan_to_num(nan=math.inf).max()) if found.numel() else 0.0
+        return relative_error(norm, self.energy)
+
+
+def relative_error(norm: Float[Tensor, "*shape"], energy: Float[Tensor, "*shape"]) -> float:
+    """The largest error of potentials of some energies if ``norm`` is that of ``L^+`` times their residuals, or more."""
+    size = energy.sqrt()
+    wrong = norm + 2 * EPS * size
+    found = torch.where(wrong == 0, 0.0, wrong / (size - wrong).clamp(min=0))
+    return float(found.nan_to_num(nan=math.inf).max()) if found.numel() else 0.0
 
 
 def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measured:

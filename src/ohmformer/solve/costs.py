@@ -63,6 +63,10 @@ CACHE = 2**22
 """Numbers of a panel that the cache holds: on small graphs panels are wider, up to 8 times :data:`PANEL`."""
 BEYOND_CACHE = 2**18
 """Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
+ILL_CONDITIONED = 1e4
+"""Condition number of the scaled Laplacian beyond which a graph that processes share is solved by conjugate gradients."""
+LANCZOS = 600
+"""Steps of Lanczos up to which the smallest eigenvalue of such a graph is looked for: each is a layer of one demand."""
 EDITS = 32
 """Edits of a graph up to which its factor is used for the edited one. Every edit adds a column of potentials: on a weighted
 grid of 300 x 300 an edit and a question take 0.05 s after one edit and 0.07 s after 30, with a new factor 0.13 s."""

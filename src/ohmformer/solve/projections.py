@@ -36,6 +36,8 @@ from ohmformer.solve.walks import LocalPart, Walks, walks_of_three
 
 FAILURE = 0.01
 """The probability with which some estimate may be further off than eps."""
+QUANTILES = torch.as_tensor(ndtri((np.arange(2**16) + 0.5) / 2**16)).float()
+"""Of 16 random bits; their variance is one to 2e-5."""
 ROOTS = {"newton-schulz": NewtonSchulzRoot, "power-series": PowerSeriesRoot}
 
 # ---------------------------------------------------------------------------------------------------- how many
@@ -127,9 +129,6 @@ def _next(eps: float, done: int, ratio: Float[np.ndarray, " items"], failure: fl
 class _Noise:
     """Columns of ``B Q``, Q Gaussian: demands whose covariance is the Laplacian, a function of seed, edge and column."""
 
-    QUANTILES = torch.as_tensor(ndtri((np.arange(2**16) + 0.5) / 2**16)).float()
-    """Of 16 random bits; their variance is one to 2e-5."""
-
     def __init__(self, graph: Graph, seed: int) -> None:
         self.graph, self.seed, self.drawn = graph, seed % 2**63, 0
         edge, (tail, head) = np.arange(graph.num_edges, dtype=np.int32), graph.edge_index.cpu().numpy().astype(np.int32)
@@ -143,18 +142,20 @@ class _Noise:
         if native.active() is not None:
             arrays = [torch.as_tensor(x) for x in (self.rows.indptr, self.rows.indices.astype(np.int64), self.rows.data)]
             psi = torch.empty(nodes, wide, dtype=torch.float64)
-            native.call("ohm_noise", nodes, wide, self.drawn, self.seed, *arrays, self.QUANTILES, psi)
+            native.call("ohm_noise", nodes, wide, self.drawn, self.seed, *arrays, QUANTILES, psi)
         else:
-            psi = torch.as_tensor(self.rows @ self._gaussian(wide))
+            psi = torch.as_tensor(self.rows @ gaussian(np.arange(self.graph.num_edges), self.seed, self.drawn, wide).numpy())
         self.drawn += wide
         return self.graph.center(psi[:, :columns].to(self.graph.device, self.graph.dtype))
 
-    def _gaussian(self, columns: int) -> Float[np.ndarray, "edges columns"]:
-        step = np.uint64(0x9E3779B97F4A7C15)
-        key = _mixed(np.uint64(self.seed) + np.arange(self.graph.num_edges, dtype=np.uint64) * step)
-        groups = np.arange(self.drawn // 4 + 1, (self.drawn + columns) // 4 + 1, dtype=np.uint64) * step
-        bits = _mixed(key[:, None] + groups)[..., None] >> np.arange(0, 64, 16, dtype=np.uint64) & np.uint64(0xFFFF)
-        return self.QUANTILES.numpy()[bits.reshape(-1, columns)].astype(np.float64)
+
+def gaussian(items: Int[np.ndarray, " items"], seed: int, first: int, columns: int) -> Float[Tensor, "items columns"]:
+    """Gaussian numbers of some items, a function of item, column and seed; first and columns are multiples of four."""
+    step = np.uint64(0x9E3779B97F4A7C15)
+    key = _mixed(np.uint64(seed) + items.astype(np.uint64) * step)
+    groups = np.arange(first // 4 + 1, (first + columns) // 4 + 1, dtype=np.uint64) * step
+    bits = _mixed(key[:, None] + groups)[..., None] >> np.arange(0, 64, 16, dtype=np.uint64) & np.uint64(0xFFFF)
+    return torch.as_tensor(QUANTILES.numpy()[bits.reshape(-1, columns)].astype(np.float64))
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:

@@ -44,13 +44,17 @@ class ChebyshevEngine:
             worst, norm = now.residual, sum_over_graphs(graph, (scaled.root * now.left).square()).sqrt()
         else:
             now, norm = Measured(graph, solved.demands, solved.energy[None], worst), solved.scaled_residual[None]
-        lmin = solved.spectrum.lmin
-        error = now.error(norm / math.sqrt(lmin) + 4 * EPS / lmin * now.energy.sqrt())
+        error = now.error(energy_of_residual(norm, now.energy, solved.spectrum))
         stopped = watch.stopped and worst > problem.tol
         note, kind = "stopped early" if stopped else "", "estimate"
         return Answer(
             phi, "chebyshev", solved.deepest, worst, None, solved.spectrum, note, stopped, error=error, error_kind=kind
         )
+
+
+def energy_of_residual(norm: Tensor, energy: Tensor, spectrum: Spectrum) -> Tensor:
+    """At least the energy norm of ``L^+ r``, rounding included, from ``|D^-1/2 r|`` and the energy of the potentials."""
+    return norm / math.sqrt(spectrum.lmin) + 4 * EPS / spectrum.lmin * energy.sqrt()
 
 
 def reduction(spectrum: Spectrum) -> float:
@@ -138,21 +142,21 @@ class Rounds:
 
     def _one_round(
         self, left: Float[Tensor, "nodes k"], state: Float[Tensor, "3 width columns"], layers: int
-    ) -> tuple[Float[Tensor, "width k"], Float[Tensor, " k"], int]:
+    ) -> tuple[Float[Tensor, "nodes k"], Float[Tensor, " k"], int]:
         """Solve in float32 for the residual ``left``; returns the scaled solution, the scale of each column, layers done.
 
         Columns are divided by a power of two that brings their norms to about one.
         """
         root = self.scaled.root
         size = self.scaled.norms(left, root).clamp(min=1e-290).log2().round().exp2()
-        demand, beyond = state[0].tensor_split([left.shape[1]], dim=1)
+        demand, beyond = state[0, : len(left)].tensor_split([left.shape[1]], dim=1)
         for rows in in_blocks(len(left)):
             torch.mul(left[rows] / size, root[rows], out=demand[rows])
         beyond.zero_()
         in_c = self.part.native and layers <= chebyshev_native.LIMITS["layers"]
         one_round = chebyshev_native.one_round if in_c else chebyshev_round
         x, done = one_round(self.step, state, self.construction, layers, self.watch)
-        return x[:, : left.shape[1]], size, done
+        return x[: len(left), : left.shape[1]], size, done
 
 
 def chebyshev_round(
@@ -184,15 +188,13 @@ def chebyshev_round(
 
 def _energies(psi: Tensor, phi: Tensor, left: Tensor, scaled: Scaled) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
     """``phi^T L phi = phi^T (psi - left)``, and ``|D^-1/2 left|``, of every column."""
-    energy = torch.zeros_like(psi[0])
+    energy = psi.new_zeros(psi.shape[1])
     for rows in in_blocks(len(psi)):
         energy += (phi[rows] * (psi[rows] - left[rows])).sum(0)
     return scaled.total(energy).clamp(min=0), scaled.norms(left, scaled.root)
 
 
-def _add(
-    phi: Float[Tensor, "n k"], x: Float[Tensor, "width k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]
-) -> None:
-    """``phi + D^-1/2 x`` in phi's place, the columns of x times their sizes; x may have more rows."""
+def _add(phi: Float[Tensor, "n k"], x: Float[Tensor, "n k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]) -> None:
+    """``phi + D^-1/2 x`` in phi's place, the columns of x times their sizes."""
     for rows in in_blocks(len(phi)):
         phi[rows].addcmul_(x[rows].double().mul_(size), root[rows])

@@ -1,0 +1,107 @@
+"""Answers on disk: a file for every part and panel of demands, kept as they are finished, and one certificate for all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors.numpy import load_file
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ohmformer.graph.files import whole_file
+from ohmformer.solve.answer import Answer
+from ohmformer.solve.distributed.shard import Shard
+
+CERTIFICATE = "certificate.json"
+QUESTION = "question.json"
+
+
+class AnswerFiles:
+    """The folder of an answer; without one, nothing is kept."""
+
+    def __init__(self, shard: Shard, out: Path | str | None, question: Mapping[str, Any]) -> None:
+        self._shard, self.out = shard, None if out is None else Path(out)
+        self._asked = {"graph": shard.manifest.graph, "nodes": shard.manifest.nodes, "parts": shard.group.size, **question}
+        shard.group.agree(self._check)
+
+    def _check(self) -> None:
+        if self.out is None:
+            return
+        note = self.out / QUESTION
+        if note.is_file():
+            if json.loads(note.read_text()) != json.loads(json.dumps(self._asked)):
+                raise ValueError(f"expected {self.out} to be of the same graph and question, it is of others; remove it")
+        elif self.out.is_dir() and any(self.out.iterdir()):
+            raise ValueError(f"expected a new or empty folder for answers, {self.out} holds other files")
+        else:
+            with whole_file(note) as temporary:
+                temporary.write_text(json.dumps(self._asked))
+
+    def _part(self, panel: int, rank: int) -> Path:
+        assert self.out is not None
+        return self.out / f"panel-{panel:05d}" / f"part-{rank:05d}.safetensors"
+
+    def finished(self, panel: int) -> dict[str, Any] | None:
+        """The certificate of a panel that all processes have finished, else None."""
+        if self.out is None:
+            return None
+        path, group = self._part(panel, self._shard.group.rank), self._shard.group
+        told = path.with_name(CERTIFICATE)
+        certificate = json.loads(told.read_text()) if told.is_file() else None
+        found = group.gather((path.is_file(), certificate))
+        return found[0][1] if all(there for there, _ in found) else None
+
+    def save(self, panel: int, arrays: Mapping[str, Tensor], certificate: Mapping[str, Any]) -> None:
+        """Write this process's arrays of a panel; once all have done so, its certificate."""
+        if self.out is None:
+            return
+        with whole_file(self._part(panel, self._shard.group.rank)) as temporary:
+            save_file({name: x.cpu().contiguous() for name, x in arrays.items()}, temporary)
+        self._shard.group.gather(None)
+        if self._shard.group.rank == 0:
+            with whole_file(self._part(panel, 0).with_name(CERTIFICATE)) as temporary:
+                temporary.write_text(json.dumps(dict(certificate)))
+
+    def load(self, panel: int) -> dict[str, Tensor]:
+        """This process's arrays of a finished panel."""
+        found = load_file(self._part(panel, self._shard.group.rank))
+        return {name: torch.as_tensor(x, device=self._shard.group.device) for name, x in found.items()}
+
+    def remove(self, panel: int) -> None:
+        """Forget this process's arrays of a panel that a later one contains."""
+        if self.out is not None:
+            self._part(panel, self._shard.group.rank).unlink(missing_ok=True)
+
+    def close(self, answer: Answer) -> None:
+        """Write the certificate of the whole answer."""
+        if self.out is not None and self._shard.group.rank == 0:
+            with whole_file(self.out / CERTIFICATE) as temporary:
+                temporary.write_text(json.dumps({**self._asked, **certificate_of(answer)}, indent=1))
+
+
+def certificate_of(answer: Answer) -> dict[str, Any]:
+    """What an answer says of itself, as JSON."""
+    spectrum = None if answer.spectrum is None else [answer.spectrum.lmin, answer.spectrum.lmax]
+    names = ("method", "layers", "residual", "bound", "error", "error_kind", "note")
+    return {**{name: getattr(answer, name) for name in names}, "spectrum": spectrum}
+
+
+def read_answer(out: Path | str, name: str = "value") -> Float[np.ndarray, "nodes columns"]:
+    """The numbers of all nodes, of all panels and parts of a finished answer, in one array."""
+    folder = Path(out)
+    if not (folder / CERTIFICATE).is_file():
+        raise ValueError(f"expected a finished answer in {folder}, it has no {CERTIFICATE}")
+    nodes, panels = json.loads((folder / CERTIFICATE).read_text())["nodes"], []
+    for panel in sorted(folder.glob("panel-*")):
+        parts = [load_file(path) for path in sorted(panel.glob("part-*.safetensors"))]
+        whole = np.full((nodes, parts[0][name].shape[1]), np.nan, dtype=parts[0][name].dtype)
+        for part in parts:
+            whole[part["nodes"]] = part[name]
+        panels.append(whole)
+    return np.concatenate(panels, axis=1)

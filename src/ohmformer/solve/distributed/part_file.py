@@ -1,0 +1,95 @@
+"""Make the arrays of one part out of the entries that were handed to it.
+
+A part holds its rows of the Laplacian. Its columns are first its own nodes, those without a neighbour elsewhere before the
+others, then its halo: the nodes of other parts that are neighbours, by part and number. What it sends to another part are
+its own nodes that have a neighbour there, which are those of the other's halo in the same order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int
+from scipy.sparse import coo_array
+
+from ohmformer.graph.directions import AGREEMENT
+
+MOST = 2**31 - 1
+"""Entries, and columns, of a part: they are numbered in 32 bits."""
+
+
+def entry_type(nodes: int, weighted: bool) -> np.dtype:
+    """An entry as it is handed to a part: the conductance of an edge, negative if it is listed from column to row."""
+    index = np.int32 if nodes <= MOST else np.int64
+    return np.dtype([("row", index), ("column", index), ("value", np.float64 if weighted else np.int8)])
+
+
+def part_arrays(
+    p: int, parts: int, entries: np.ndarray, owner: Int[np.ndarray, " nodes"], symmetrize: bool
+) -> tuple[dict[str, np.ndarray], int]:
+    """The arrays of part p by their names, and at how many entries an edge is listed in both directions.
+
+    ``nodes`` and ``halo`` are numbers of nodes, ``start``, ``column`` and ``value`` the rows of L, ``sent`` rows of which
+    ``sends[q]`` go to part q, one after the other; ``receives[q]`` of the halo come from there. The first ``interior`` rows
+    have no neighbour elsewhere.
+    """
+    own, far = np.flatnonzero(owner == p), owner[entries["column"]] != p
+    row = np.searchsorted(own, entries["row"])
+    outside = np.zeros(len(own), dtype=bool)
+    outside[row[far]] = True
+    order = np.argsort(outside, kind="stable")
+    place = _inverse(order)
+    halo, which = np.unique(entries["column"][far], return_inverse=True)
+    by_part = np.argsort(owner[halo], kind="stable")
+    width = len(own) + len(halo)
+    if max(len(entries) + len(own), width) > MOST:
+        raise ValueError(
+            f"expected at most {MOST} entries in a part, part {p} has {len(entries) + len(own)}: take more parts"
+        )
+    row, column = place[row], np.empty(len(row), dtype=np.int32)
+    column[~far] = place[np.searchsorted(own, entries["column"][~far])]
+    column[far] = len(own) + _inverse(by_part)[which]
+    to, sent = np.divmod(np.unique(owner[entries["column"][far]] * np.int64(len(own)) + row[far]), max(len(own), 1))
+    del far, which
+    start, column, value, both = _laplacian(row, column, entries, (len(own), width), symmetrize)
+    return {
+        "nodes": own[order], "halo": halo[by_part].astype(np.int64), "start": start, "column": column, "value": value,
+        "sent": sent.astype(np.int32), "sends": np.bincount(to, minlength=parts),
+        "receives": np.bincount(owner[halo], minlength=parts), "interior": np.array([len(own) - int(outside.sum())]),
+    }, both  # fmt: skip
+
+
+def _inverse(order: np.ndarray) -> Int[np.ndarray, " n"]:
+    place = np.empty(len(order), dtype=np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place
+
+
+def _laplacian(
+    row: np.ndarray, column: np.ndarray, entries: np.ndarray, shape: tuple[int, int], symmetrize: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Rows of the Laplacian by start, column and value, every diagonal entry stored; and entries listed both ways."""
+    diagonal = np.arange(shape[0], dtype=np.int32)
+    places = np.concatenate([row, diagonal]), np.concatenate([column, diagonal])
+    listed = np.zeros(len(entries) + shape[0], dtype=np.complex128)  # from row to column, and from column to row
+    given, forward = np.abs(entries["value"]).astype(np.float64), entries["value"] > 0
+    listed.real[: len(entries)], listed.imag[: len(entries)] = np.where(forward, given, 0), np.where(forward, 0, given)
+    matrix = coo_array((listed, places), shape=shape).tocsr()
+    del listed, places, given, forward
+    matrix.sum_duplicates()
+    data = np.asarray(matrix.data, dtype=np.complex128)
+    there, back = data.real, data.imag
+    both = (there > 0) & (back > 0)
+    value = there + back
+    if symmetrize:
+        differs = both & (np.abs(there - back) > AGREEMENT * there)
+        if differs.any():
+            i = int(differs.argmax())
+            raise ValueError(
+                f"expected equal conductances in both directions of an edge, got {there[i]:.6g} and {back[i]:.6g}"
+            )
+        value[both] = there[both]
+    begin = matrix.indptr[:-1]
+    degree = np.add.reduceat(value, begin) if len(begin) else value
+    value = -value
+    value[matrix.indices == np.repeat(diagonal, np.diff(matrix.indptr))] = degree
+    return matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), value, int(both.sum())

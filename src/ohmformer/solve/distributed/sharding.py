@@ -1,0 +1,339 @@
+"""Cut a graph that need not fit into memory into parts, one file for each process that will hold it.
+
+The edges are read three or four times: to count (degrees, components), to find a partition, and to hand every edge to the
+parts of its ends. Then one part at a time is made of what it was handed. All that is ever in memory is some numbers for
+every node, a chunk of edges, and one part. Whatever is finished is found again by the same call, which goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+from safetensors.numpy import save_file
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from ohmformer.graph.files import whole_file
+from ohmformer.solve.distributed import partition as rules
+from ohmformer.solve.distributed.part_file import entry_type, part_arrays
+from ohmformer.solve.distributed.streams import EdgeStream
+
+FORMAT = "ohmformer shards 1"
+MANIFEST = "manifest.json"
+PARTS = 2**15 - 1
+
+Progress = Callable[[str, int], None]
+"""Called with what is done and the edges or parts that are done."""
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """One part as the manifest lists it."""
+
+    name: str
+    sha256: str
+    rows: int
+    halo: int
+    entries: int
+    """Of the Laplacian, diagonal included."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of shards holds."""
+
+    graph: str
+    """The SHA-256 of all edges and of the partition; every part repeats it."""
+    nodes: int
+    edges: int
+    """As listed, without loops."""
+    loops: int
+    """Edges from a node to itself, which were left out."""
+    both: int
+    """Pairs of nodes listed in both directions: parallel edges, or one edge each if the list was symmetrised."""
+    components: int
+    shared: int
+    """Components with nodes in more than one part, numbered first."""
+    partition: str
+    cut: int
+    """Edges between parts."""
+    files: list[PartFile]
+
+    def write(self, folder: Path) -> None:
+        """Write it, whole or not at all."""
+        with whole_file(folder / MANIFEST) as temporary:
+            temporary.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read it; a ValueError says what there is instead."""
+        path = folder / MANIFEST
+        if not path.is_file():
+            more = ", sharding was not finished" if _unfinished(folder).is_dir() else ""
+            raise ValueError(f"expected shards as `ohmformer shard` makes them in {folder}, it has no {MANIFEST}{more}")
+        try:
+            found = json.loads(path.read_text())
+            if found.pop("format") != FORMAT:
+                raise ValueError("another format")
+            return cls(**{**found, "files": [PartFile(**x) for x in found["files"]]})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"expected {path} of format {FORMAT!r}, it cannot be read: {error}") from None
+
+
+def shard(
+    edges: EdgeStream,
+    out: Path,
+    parts: int,
+    *,
+    partition: str = "auto",
+    nodes: int | None = None,
+    symmetrize: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write ``parts`` parts of a graph and their manifest into the folder ``out``; interrupted, the same call goes on.
+
+    Parallel edges are added up, loops left out. ``nodes`` is one more than the largest number unless given. ``partition`` is
+    ``"metis"``, ``"stream"``, ``"ranges"``, or ``"auto"``: METIS where it is installed and the graph fits into memory, else
+    whichever of the others cuts fewer edges. ``symmetrize`` makes one edge of (u, v) and (v, u), which must agree.
+    """
+    if not 1 <= parts <= PARTS:
+        raise ValueError(f"expected 1 to {PARTS} parts, got {parts}")
+    if partition not in rules.RULES:
+        raise ValueError(f"expected a partition among {', '.join(rules.RULES)}, got {partition!r}")
+    if partition == "metis":
+        rules.require("pymetis", "shards")
+    asked = {"edges": edges.name, "size": edges.size, "weights": edges.kind, "parts": parts, "partition": partition,
+             "nodes": nodes, "symmetrize": symmetrize}  # fmt: skip
+    work = _unfinished(out)
+    note = (out if (out / MANIFEST).is_file() else work) / "asked.json"
+    if note.is_file() and json.loads(note.read_text()) != asked:
+        raise ValueError(f"expected {out} to be of the same edges and options, it is of others; remove it to start over")
+    if (out / MANIFEST).is_file():
+        return Manifest.read(out)
+    if out.is_dir() and not work.is_dir() and any(out.iterdir()):
+        raise ValueError(f"expected a new or empty folder for shards, {out} holds other files")
+    with whole_file(work / "asked.json") as temporary:
+        temporary.write_text(json.dumps(asked))
+    tell = progress or (lambda what, done: None)
+    counted = _counted(edges, nodes, work, tell)
+    placed = _placed(edges, counted, parts, partition, work, tell)
+    _hand_out(edges, placed, parts, work, tell)
+    files, both = [], 0
+    for p in range(parts):
+        found, twice = _part(p, parts, edges, placed, out, symmetrize)
+        files.append(found)
+        both += twice
+        tell("making parts", p + 1)
+    manifest = Manifest(
+        placed.graph, counted.nodes, counted.edges, counted.loops, both // 2, placed.components, placed.shared, placed.rule,
+        placed.cut, files,
+    )  # fmt: skip
+    shutil.copyfile(work / "asked.json", out / "asked.json")
+    manifest.write(out)
+    shutil.rmtree(work)
+    return manifest
+
+
+def _unfinished(out: Path) -> Path:
+    return out / "unfinished"
+
+
+# ---------------------------------------------------------------------------------------------------- nodes
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What one pass over the edges tells."""
+
+    edges: int
+    loops: int
+    digest: str
+    degree: Int[np.ndarray, " nodes"]
+    """Ends of edges at every node, loops left out."""
+    root: Int[np.ndarray, " nodes"]
+    """The smallest node of every node's component."""
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self.degree)
+
+
+def _counted(edges: EdgeStream, nodes: int | None, work: Path, tell: Progress) -> Counted:
+    path = work / "counted.npz"
+    if path.is_file():
+        with np.load(path) as kept:
+            return Counted(int(kept["edges"]), int(kept["loops"]), str(kept["digest"]), kept["degree"], kept["root"])
+    degree, parent, digests = (
+        np.zeros(nodes or 0, dtype=np.int64),
+        np.arange(nodes or 0),
+        [hashlib.sha256() for _ in range(3)],
+    )
+    count = loops = 0
+    for chunk in edges:
+        most = max((int(x.max()) for x in (chunk.tail, chunk.head) if len(x)), default=-1) + 1
+        if nodes is not None and most > nodes:
+            raise ValueError(f"expected nodes 0 to {nodes - 1} in {edges.name}, got {most - 1}")
+        if most > len(degree):
+            more = np.arange(len(degree), max(most, min(2 * len(degree), most + 2**20)))
+            degree, parent = np.concatenate([degree, np.zeros_like(more)]), np.concatenate([parent, more])
+        real = chunk.tail != chunk.head
+        ends = chunk.tail[real], chunk.head[real]
+        for x in ends:
+            degree += np.bincount(x, minlength=len(degree))
+        _join(parent, *ends)
+        count, loops = count + len(ends[0]), loops + int((~real).sum())
+        for digest, x in zip(digests, (chunk.tail, chunk.head, chunk.conductance), strict=True):
+            digest.update(b"" if x is None else x.data)
+        tell("counting", count)
+    last = nodes if nodes is not None else int(degree.nonzero()[0].max(initial=-1)) + 1
+    root = _find(parent, np.arange(len(parent)))[:last]
+    found = Counted(count, loops, " ".join(x.hexdigest() for x in digests), degree[:last], root)
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **asdict(found))
+    return found
+
+
+def _join(parent: Int[np.ndarray, " nodes"], tail: np.ndarray, head: np.ndarray) -> None:
+    """Put the ends of edges into one component each: ``parent`` leads from every node to the smallest of its component."""
+    a, b = _find(parent, tail), _find(parent, head)
+    apart = a != b
+    if apart.any():
+        roots, place = np.unique(np.concatenate([a[apart], b[apart]]), return_inverse=True)
+        u, v = np.split(place, 2)
+        shape = (len(roots), len(roots))
+        _, label = connected_components(coo_array((np.ones(len(u), dtype=np.int8), (u, v)), shape=shape), directed=False)
+        least = np.full(len(roots), len(parent))
+        np.minimum.at(least, label, roots)
+        parent[roots] = least[label]
+
+
+def _find(parent: Int[np.ndarray, " nodes"], nodes: np.ndarray) -> np.ndarray:
+    """Where ``parent`` leads to in the end; the way there is made shorter."""
+    found = parent[nodes]
+    while True:
+        further = parent[found]
+        if np.array_equal(further, found):
+            parent[nodes] = found
+            return found
+        found = further
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where every node is, and what is known of components then."""
+
+    graph: str
+    rule: str
+    cut: int
+    owner: Int[np.ndarray, " nodes"]
+    component: Int[np.ndarray, " nodes"]
+    """Numbers of the components with nodes in several parts, then of the others from :attr:`shared` on."""
+    components: int
+    shared: int
+
+
+def _placed(edges: EdgeStream, counted: Counted, parts: int, rule: str, work: Path, tell: Progress) -> Placed:
+    path = work / "placed.npz"
+    if path.is_file():
+        with np.load(path) as kept:
+            numbers = (int(kept[x]) for x in ("components", "shared"))
+            return Placed(
+                str(kept["graph"]), str(kept["rule"]), int(kept["cut"]), kept["owner"], kept["component"], *numbers
+            )
+    tell("partitioning", 0)
+    owner, rule, crossing = _partition(edges, counted, parts, rule)
+    first, last = np.full(counted.nodes, parts, dtype=np.int16), np.full(counted.nodes, -1, dtype=np.int16)
+    np.minimum.at(first, counted.root, owner)
+    np.maximum.at(last, counted.root, owner)
+    roots = np.flatnonzero(last >= 0)
+    roots = roots[np.argsort(first[roots] == last[roots], kind="stable")]  # those of several parts before the others
+    number = np.empty(counted.nodes, dtype=np.int64)
+    number[roots] = np.arange(len(roots))
+    graph = hashlib.sha256(f"{counted.digest} {parts}".encode() + owner.tobytes()).hexdigest()
+    shared = int((first[roots] < last[roots]).sum())
+    found = Placed(graph, rule, crossing, owner, number[counted.root], len(roots), shared)
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **asdict(found))
+    return found
+
+
+def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str) -> tuple[np.ndarray, str, int]:
+    """The part of every node, by which rule, and how many edges it cuts."""
+    if rule == "auto" and counted.edges <= rules.METIS_EDGES and parts > 1 and rules.have_metis():
+        rule = "metis"
+    made = {
+        "ranges": lambda: rules.by_ranges(counted.degree, parts),
+        "stream": lambda: rules.by_stream(edges, counted.degree, parts),
+        "metis": lambda: rules.by_metis(edges, counted.nodes, parts),
+    }
+    names = ("ranges", "stream") if rule == "auto" and parts > 1 else ("ranges",) if rule == "auto" else (rule,)
+    found = [(made[name](), name) for name in names]
+    cuts = rules.cuts(edges, [owner for owner, _ in found])
+    best = min(range(len(found)), key=lambda i: cuts[i])
+    return *found[best], cuts[best]
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def _hand_out(edges: EdgeStream, placed: Placed, parts: int, work: Path, tell: Progress) -> None:
+    """Append both entries of every edge to the files of the parts that have the rows; after every chunk note how far."""
+    note, kind = work / "handed_out.json", entry_type(len(placed.owner), edges.kind is not None)
+    done = json.loads(note.read_text()) if note.is_file() else {"chunks": 0, "bytes": [0] * parts}
+    paths = [_handed(work, p) for p in range(parts)]
+    for path, size in zip(paths, done["bytes"], strict=True):
+        with path.open("ab") as file:
+            file.truncate(size)  # what was written after the last note
+    for i, chunk in enumerate(edges):
+        if i < done["chunks"]:
+            continue
+        real = chunk.tail != chunk.head
+        for turned, (row, column) in enumerate(((chunk.tail, chunk.head), (chunk.head, chunk.tail))):
+            entries = np.empty(int(real.sum()), dtype=kind)
+            entries["row"], entries["column"] = row[real], column[real]
+            entries["value"] = (1 if chunk.conductance is None else chunk.conductance[real]) * (-1 if turned else 1)
+            part = placed.owner[row[real]]
+            order = np.argsort(part, kind="stable")
+            ends = np.searchsorted(part[order], np.arange(parts + 1))
+            for p in np.flatnonzero(np.diff(ends)):
+                with paths[p].open("ab") as file:
+                    entries[order[ends[p] : ends[p + 1]]].tofile(file)
+        with whole_file(note) as temporary:
+            temporary.write_text(json.dumps({"chunks": i + 1, "bytes": [path.stat().st_size for path in paths]}))
+        tell("handing out edges", i + 1)
+
+
+def _handed(work: Path, p: int) -> Path:
+    return work / f"part-{p:05d}.entries"
+
+
+def _part(p: int, parts: int, edges: EdgeStream, placed: Placed, out: Path, symmetrize: bool) -> tuple[PartFile, int]:
+    """Make the file of a part, unless it is there; and at how many entries an edge is listed in both directions."""
+    name, note, handed = f"part-{p:05d}.safetensors", _unfinished(out) / f"part-{p:05d}.json", _handed(_unfinished(out), p)
+    if note.is_file():
+        kept = json.loads(note.read_text())
+        return PartFile(**kept["file"]), kept["both"]
+    entries = np.fromfile(handed, entry_type(len(placed.owner), edges.kind is not None))
+    arrays, both = part_arrays(p, parts, entries, placed.owner, symmetrize)
+    arrays["component"] = placed.component[arrays["nodes"]]
+    with whole_file(out / name) as temporary:
+        save_file(arrays, temporary, metadata={"part": f"{p} of {placed.graph}"})  # one entry: their order is random
+    made = PartFile(name, file_digest(out / name), len(arrays["nodes"]), len(arrays["halo"]), len(arrays["column"]))
+    with whole_file(note) as temporary:
+        temporary.write_text(json.dumps({"file": asdict(made), "both": both}))
+    handed.unlink()
+    return made, both
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

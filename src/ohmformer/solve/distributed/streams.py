@@ -1,0 +1,279 @@
+"""Lists of edges that need not fit into memory: chunks of them from arrays, .npz, .csv or .parquet, always in one order."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ohmformer.graph.edge_list import find_columns
+from ohmformer.graph.extras import require
+from ohmformer.graph.files import DELIMITERS
+from ohmformer.graph.text_table import check_separator, read_rows, separator
+
+CHUNK = 2**22
+"""Edges that are in memory together."""
+SAMPLE = 100
+"""Lines of a text file by which its columns are found."""
+MOST_NODES = 2**40
+
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Tails, heads and weights of some edges."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some edges."""
+
+    tail: Int[np.ndarray, " edges"]
+    head: Int[np.ndarray, " edges"]
+    conductance: Float[np.ndarray, " edges"] | None
+    """None if every edge has one ohm."""
+
+
+@dataclass(frozen=True)
+class EdgeStream:
+    """A list of edges, read again from its start by every loop over it. Nodes are whole numbers from zero."""
+
+    name: str
+    """What it is called in errors."""
+    read: Callable[[], Iterator[Columns]]
+    size: int
+    """Bytes of the file, or number of edges: a cheap test of whether it is still the same."""
+    kind: str | None = None
+    """``"resistance"`` or ``"conductance"`` if there are weights."""
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for tail, head, weight in self.read():
+            tail, head = (self._nodes(x) for x in (tail, head))
+            if len(tail) != len(head) or (weight is not None and len(weight) != len(tail)):
+                raise ValueError(f"expected columns of one length in {self.name}, got {len(tail)}, {len(head)} and others")
+            yield Chunk(tail, head, None if weight is None else self._conductance(weight))
+
+    def _nodes(self, x: np.ndarray) -> Int[np.ndarray, " edges"]:
+        if x.dtype.kind not in "iu":
+            raise ValueError(f"expected whole numbers from 0 as nodes of {self.name}, got {x.dtype}")
+        x = np.require(x, np.int64, ["C", "W"])
+        if len(x) and (x.min() < 0 or x.max() >= MOST_NODES):
+            wrong = int(x.min() if x.min() < 0 else x.max())
+            raise ValueError(f"expected nodes of {self.name} numbered from 0 without large gaps, got {wrong}")
+        return x
+
+    def _conductance(self, weight: np.ndarray) -> Float[np.ndarray, " edges"]:
+        weight = np.ascontiguousarray(weight, dtype=np.float64)
+        with np.errstate(divide="ignore", over="ignore"):
+            inverse = 1 / weight
+        good = np.isfinite(weight) & (weight > 0) & np.isfinite(inverse)
+        if not good.all():
+            raise ValueError(f"expected every {self.kind} of {self.name} positive and finite, got {weight[~good][0]}")
+        return inverse if self.kind == "resistance" else weight
+
+
+def edge_arrays(tail: Any, head: Any, *, resistance: Any = None, conductance: Any = None) -> EdgeStream:
+    """Edges in memory, or in memory-mapped arrays."""
+    if resistance is not None and conductance is not None:
+        raise ValueError("expected resistance= or conductance=, got both")
+    kind, weight = ("resistance", resistance) if conductance is None else ("conductance", conductance)
+    u, v, w = np.asarray(tail), np.asarray(head), None if weight is None else np.asarray(weight)
+
+    def read() -> Iterator[Columns]:
+        for first in range(0, len(tail), CHUNK):
+            some = slice(first, first + CHUNK)
+            yield u[some], v[some], None if w is None else w[some]
+
+    return EdgeStream("the edges", read, len(tail), None if weight is None else kind)
+
+
+def edge_file(
+    path: Path,
+    *,
+    resistance: str | None = None,
+    conductance: str | None = None,
+    unit: bool = False,
+    source: str | None = None,
+    target: str | None = None,
+    sep: str | None = None,
+    header: bool | None = None,
+) -> EdgeStream:
+    """Edges in a .npz, .csv, .tsv, .txt or .parquet file, whose columns are named as for ``ohmformer solve``.
+
+    A .npz holds ``edge_index`` of two rows, or two arrays of nodes, and weights by their name. Weights are never guessed:
+    where there is another column and nothing is said about it, ``unit`` must be.
+    """
+    if sum((resistance is not None, conductance is not None, unit)) > 1:
+        raise ValueError("expected only one of --resistance, --conductance and --unit, got more")
+    if (source is None) != (target is None):
+        raise ValueError(f"expected both --source and --target, got only --{'source' if target is None else 'target'}")
+    if not path.is_file():
+        raise ValueError(f"expected a file of edges, {path} is none")
+    kind = "resistance" if resistance is not None else "conductance" if conductance is not None else None
+    weight, suffix = resistance if conductance is None else conductance, path.suffix.lower()
+    if suffix == ".npz":
+        read = _npz(path, source, target, weight, unit)
+    elif suffix == ".parquet":
+        read = _parquet(path, source, target, weight, unit)
+    elif suffix in DELIMITERS:
+        read = _text(path, source, target, weight, unit, sep, header)
+    else:
+        raise ValueError(f"expected a file of type .npz, .parquet, {', '.join(DELIMITERS)}, got {path.name}")
+    return EdgeStream(path.name, read, path.stat().st_size, kind)
+
+
+def _columns(
+    names: list[str], name: str, source: str | None, target: str | None, weight: str | None, unit: bool
+) -> list[str | None]:
+    """Which of some named columns hold tails, heads and weights."""
+    rows = read_rows([",".join(f'"{x}"' for x in names), ",".join("0" for _ in names)], name, ",")
+    found = find_columns(rows, name, weight, source, target, True)
+    picked = [names[found.u], names[found.v], None if found.weight is None else names[found.weight]]
+    _check_unread(names, [x for x in picked if x], name, weight, unit)
+    return picked
+
+
+def _check_unread(names: list[str], read: list[str], name: str, weight: str | None, unit: bool) -> None:
+    left = [x for x in names if x not in read]
+    if left and weight is None and not unit:
+        raise ValueError(
+            f"expected --resistance COLUMN, --conductance COLUMN or --unit, as {name} has more columns: {', '.join(left)}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- .npz
+
+
+def _npz(
+    path: Path, source: str | None, target: str | None, weight: str | None, unit: bool
+) -> Callable[[], Iterator[Columns]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [x.removesuffix(".npy") for x in archive.namelist()]
+    except zipfile.BadZipFile:
+        raise ValueError(f"expected arrays as numpy.savez writes them in {path.name}, it is no .npz") from None
+    if "edge_index" in names and source is None:
+        _check_unread(names, ["edge_index", weight or ""], path.name, weight, unit)
+        places: list[tuple[str, int] | None] = [
+            ("edge_index", 0),
+            ("edge_index", 1),
+            None if weight is None else (weight, 0),
+        ]
+    else:
+        places = [None if x is None else (x, 0) for x in _columns(names, path.name, source, target, weight, unit)]
+    for place in places:
+        if place is not None and place[0] not in names:
+            raise ValueError(f"expected an array {place[0]!r} in {path.name}, it has {', '.join(names)}")
+
+    given = [place for place in places if place is not None]
+
+    def read() -> Iterator[Columns]:
+        lengths = {_shape(path, *place)[-1] for place in given}
+        if len(lengths) > 1:
+            raise ValueError(f"expected arrays of one length in {path.name}, got {', '.join(map(str, sorted(lengths)))}")
+        for tail, head, *weights in zip(*(_member(path, *place) for place in given), strict=True):
+            yield tail, head, weights[0] if weights else None
+
+    return read
+
+
+def _shape(path: Path, name: str, row: int) -> tuple[int, ...]:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        return _header(file)[0]
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether in Fortran's order, and type of an array in a .npy file."""
+    version = np.lib.format.read_magic(file)
+    return (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+
+
+def _member(path: Path, name: str, row: int) -> Iterator[np.ndarray]:
+    """An array of one row, or a row of an array of several, out of an archive, chunk by chunk."""
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        shape, fortran, dtype = _header(file)
+        if dtype.hasobject or fortran or len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != 2):
+            raise ValueError(f"expected {name!r} of {path.name} as one row of numbers or two, got {shape} of {dtype}")
+        left = shape[-1]
+        for _ in range(row * left * dtype.itemsize // 2**24):
+            file.read(2**24)
+        file.read(row * left * dtype.itemsize % 2**24)
+        while left:
+            count = min(left, CHUNK)
+            numbers = np.frombuffer(file.read(count * dtype.itemsize), dtype)
+            if len(numbers) < count:
+                raise ValueError(f"expected {shape[-1]} numbers in {name!r} of {path.name}, the file ends before")
+            yield numbers
+            left -= count
+
+
+# ---------------------------------------------------------------------------------------------------- tables
+
+
+def _parquet(
+    path: Path, source: str | None, target: str | None, weight: str | None, unit: bool
+) -> Callable[[], Iterator[Columns]]:
+    parquet = require("pyarrow.parquet", "large")
+    try:
+        names = list(parquet.read_schema(path).names)
+    except Exception as error:
+        raise ValueError(f"expected a Parquet file, {path.name} is none: {str(error).splitlines()[0]}") from error
+    picked = _columns(names, path.name, source, target, weight, unit)
+
+    def read() -> Iterator[Columns]:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(CHUNK, columns=[x for x in picked if x is not None]):
+                yield _numbers(batch, picked, path.name)
+
+    return read
+
+
+def _text(
+    path: Path, source: str | None, target: str | None, weight: str | None, unit: bool, sep: str | None, header: bool | None
+) -> Callable[[], Iterator[Columns]]:
+    require("pyarrow.csv", "large")
+    delimiter = DELIMITERS[path.suffix.lower()] if sep is None else separator(sep)
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        lines = list(itertools.islice(file, SAMPLE))
+    if sep is None:
+        check_separator(lines, path.name, delimiter)
+    rows = read_rows(lines, path.name, delimiter)
+    if not rows:
+        raise ValueError(f"expected at least one edge in the first {SAMPLE} lines of {path.name}, got none")
+    found = find_columns(rows, path.name, weight, source, target, header)
+    names = found.names or [str(i + 1) for i in range(len(rows[0].cells))]
+    picked = [names[found.u], names[found.v], None if found.weight is None else names[found.weight]]
+    _check_unread(names, [x for x in picked if x], path.name, weight, unit)
+    skipped = rows[0].line - 1 + (found.names is not None)
+    character = delimiter or ("\t" if "\t" in lines[rows[-1].line - 1] else " ")
+
+    def read() -> Iterator[Columns]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        types = {x: pa.float64() if i == 2 else pa.int64() for i, x in enumerate(picked) if x is not None}
+        reading = csv.ReadOptions(column_names=names, skip_rows=skipped, block_size=2**26, encoding="utf8")
+        converting = csv.ConvertOptions(column_types=types, include_columns=list(types))
+        try:
+            with csv.open_csv(path, reading, csv.ParseOptions(delimiter=character), converting) as batches:
+                for batch in batches:
+                    yield _numbers(batch, picked, path.name)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"expected whole numbers as nodes and numbers as weights in {path.name}: {str(error).splitlines()[0]}"
+            ) from None
+
+    return read
+
+
+def _numbers(batch: Any, picked: list[str | None], name: str) -> Columns:
+    """The columns of a batch of rows as arrays."""
+    arrays = [None if x is None else batch.column(x) for x in picked]
+    for column, x in zip(picked, arrays, strict=True):
+        if x is not None and x.null_count:
+            raise ValueError(f"expected a number in every row of column {column!r} of {name}, some are empty")
+    tail, head, *weight = (x.to_numpy(zero_copy_only=False) for x in arrays if x is not None)
+    return tail, head, weight[0] if weight else None

@@ -1,0 +1,306 @@
+"""One graph over several processes: shards, answers as on one process, and what happens when something is missing."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ohmformer as ohm
+from ohmformer import Graph, native
+from ohmformer.solve import distributed
+from ohmformer.solve.distributed.partition import by_ranges, by_stream
+from tests.solve.processes import run
+
+
+@dataclass(frozen=True)
+class Example:
+    """Edges, how they are cut into parts, and demands."""
+
+    nodes: int
+    tail: np.ndarray
+    head: np.ndarray
+    conductance: np.ndarray
+    rule: str = "ranges"
+    demands: int = 3
+
+    @property
+    def graph(self) -> Graph:
+        pairs = torch.as_tensor(np.stack([self.tail, self.head], axis=1))
+        return Graph.from_edges(pairs, num_nodes=self.nodes, conductance=torch.as_tensor(self.conductance))
+
+    @property
+    def psi(self) -> torch.Tensor:
+        draw = torch.Generator().manual_seed(1)
+        return self.graph.center(torch.randn(self.nodes, self.demands, generator=draw, dtype=torch.float64))
+
+    def shard(self, folder: Path, parts: int) -> distributed.Manifest:
+        edges = distributed.edge_arrays(self.tail, self.head, conductance=self.conductance)
+        return distributed.shard(edges, folder, parts, partition=self.rule, nodes=self.nodes)
+
+
+def random_edges(nodes: int, edges: int, seed: int, **more) -> Example:
+    draw = np.random.default_rng(seed)
+    tail, head = draw.integers(0, nodes, (2, edges))
+    real = tail != head
+    return Example(nodes, tail[real], head[real], draw.uniform(0.5, 2, int(real.sum())), **more)
+
+
+def grid(side: int, **more) -> Example:
+    number = np.arange(side * side).reshape(side, side)
+    tail, head = np.concatenate(
+        [[number[:-1].ravel(), number[1:].ravel()], [number[:, :-1].ravel(), number[:, 1:].ravel()]], 1
+    )
+    return Example(side * side, tail, head, np.ones(len(tail)), **more)
+
+
+def skewed(nodes: int) -> Example:
+    """A star whose leaves are joined to few others: one node is everybody's neighbour."""
+    draw = np.random.default_rng(3)
+    leaves = np.arange(1, nodes)
+    tail, head = np.concatenate([np.zeros_like(leaves), leaves]), np.concatenate([leaves, draw.permutation(leaves)])
+    return Example(nodes, tail, head, 10.0 ** draw.uniform(-1, 1, len(tail)))
+
+
+def blocks() -> Example:
+    """Three components and isolated nodes between them, so that some parts have no edge."""
+    parts = [random_edges(30, 90, 4), random_edges(2, 1, 6), random_edges(40, 100, 5)]
+    shift = [0, 90, 100]
+    tail, head = (
+        np.concatenate([getattr(x, end) + s for x, s in zip(parts, shift, strict=True)]) for end in ("tail", "head")
+    )
+    return Example(150, tail, head, np.concatenate([x.conductance for x in parts]))
+
+
+EXAMPLES = {
+    "random": random_edges(300, 1200, 0),
+    "random by METIS": random_edges(300, 1200, 0, rule="auto"),
+    "grid": grid(14),
+    "grid by stream": grid(14, rule="stream"),
+    "long path": Example(400, np.arange(399), np.arange(1, 400), np.ones(399), demands=2),
+    "skewed degrees": skewed(200),
+    "disconnected": blocks(),
+    "parts without edges": Example(90, np.arange(9), np.arange(1, 10), np.ones(9)),
+    "more parts than nodes": random_edges(3, 6, 1),
+    "parallel edges": random_edges(12, 150, 2),
+    "one node": Example(1, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)),
+}
+
+
+def ask_potentials(rank, folder):
+    """All examples, one after the other, by the same processes."""
+    found = {}
+    for name, example in EXAMPLES.items():
+        shard = distributed.Shard.load(folder / name)
+        answer = distributed.potentials(shard, example.psi[shard.nodes], tol=1e-9)
+        found[name] = shard.nodes, answer.value, answer.residual, answer.error, answer.method
+    return found
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    return {name: ohm.potentials(x.graph, x.psi, tol=1e-10).value for name, x in EXAMPLES.items()}
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_processes_give_the_answer_of_one_process_on_awkward_graphs(tmp_path, processes, wanted):
+    for name, example in EXAMPLES.items():
+        example.shard(tmp_path / name, processes)
+    found = run(processes, ask_potentials, tmp_path)
+    for name, want in wanted.items():
+        value = torch.full_like(want, torch.nan)
+        for part in found:
+            nodes, rows, residual, _, _ = part[name]
+            value[nodes] = rows
+            assert residual <= 1e-9
+            assert part[name][2:] == found[0][name][2:]  # one certificate
+        assert float((value - want).norm()) <= 1e-6 * float(want.norm()), name
+    assert found[0]["long path"][4] == "conjugate gradients"
+    assert found[0]["random"][4] == "chebyshev"
+
+
+# ---------------------------------------------------------------------------------------------------- shards
+
+
+def laplacian_of(folder: Path, nodes: int) -> np.ndarray:
+    """The whole Laplacian, put together from the parts' files."""
+    from safetensors.numpy import load_file
+    from scipy.sparse import csr_array
+
+    whole = np.zeros((nodes, nodes))
+    for path in sorted(folder.glob("part-*.safetensors")):
+        part = load_file(path)
+        columns = np.concatenate([part["nodes"], part["halo"]])
+        rows = csr_array((part["value"], part["column"], part["start"]), shape=(len(part["nodes"]), len(columns)))
+        whole[np.ix_(part["nodes"], columns)] += rows.toarray()
+    return whole
+
+
+@pytest.mark.parametrize("rule", ["ranges", "stream", "auto"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_parts_put_together_are_the_laplacian(tmp_path, name, rule):
+    example = EXAMPLES[name]
+    edges = distributed.edge_arrays(example.tail, example.head, conductance=example.conductance)
+    manifest = distributed.shard(edges, tmp_path / "shards", 4, partition=rule, nodes=example.nodes)
+    wanted = example.graph.laplacian().numpy()
+    np.testing.assert_allclose(laplacian_of(tmp_path / "shards", example.nodes), wanted, atol=1e-12)
+    assert manifest.components == example.graph.num_components
+    assert sum(file.rows for file in manifest.files) == example.nodes
+    assert sorted(x.name for x in (tmp_path / "shards").iterdir()) == [
+        "asked.json", "manifest.json", *(f"part-0000{i}.safetensors" for i in range(4)),
+    ]  # fmt: skip
+
+
+def write_edges(path: Path, example: Example) -> None:
+    """Write edges in the format of the suffix."""
+    columns = {"source": example.tail, "target": example.head, "g": example.conductance}
+    if path.suffix == ".npz":
+        np.savez(path, allow_pickle=False, **columns)
+    elif path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+    else:
+        pytest.importorskip("pyarrow")
+        sep = {".csv": ",", ".tsv": "\t", ".txt": " "}[path.suffix]
+        lines = [
+            sep.join(columns),
+            *(sep.join(map(repr, row)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)),
+        ]
+        path.write_text("# made by a test\n" + "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".tsv", ".txt"])
+def test_files_are_read_in_chunks_as_arrays_are(tmp_path, suffix, monkeypatch):
+    from ohmformer.solve.distributed import streams
+
+    monkeypatch.setattr(streams, "CHUNK", 100)
+    example = EXAMPLES["random"]
+    write_edges(tmp_path / f"edges{suffix}", example)
+    stream = distributed.edge_file(tmp_path / f"edges{suffix}", conductance="g")
+    chunks = list(stream)
+    np.testing.assert_array_equal(np.concatenate([x.tail for x in chunks]), example.tail)
+    np.testing.assert_array_equal(np.concatenate([x.head for x in chunks]), example.head)
+    np.testing.assert_array_equal(
+        np.concatenate([x.conductance for x in chunks if x.conductance is not None]), example.conductance
+    )
+    with pytest.raises(ValueError, match="--resistance COLUMN, --conductance COLUMN or --unit"):
+        distributed.edge_file(tmp_path / f"edges{suffix}")
+    arrays = distributed.edge_arrays(example.tail, example.head, conductance=example.conductance)
+    made = [distributed.shard(x, tmp_path / name, 2, nodes=300).graph for name, x in (("a", stream), ("b", arrays))]
+    assert made[0] == made[1]
+
+
+def test_an_edge_index_is_read_out_of_an_archive_compressed_or_not(tmp_path, monkeypatch):
+    from ohmformer.solve.distributed import streams
+
+    monkeypatch.setattr(streams, "CHUNK", 100)
+    example = EXAMPLES["random"]
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "edges.npz", edge_index=np.stack([example.tail, example.head]))
+        chunks = list(distributed.edge_file(tmp_path / "edges.npz"))
+        np.testing.assert_array_equal(np.concatenate([x.head for x in chunks]), example.head)
+        assert len(chunks) > 5
+        assert chunks[0].conductance is None
+
+
+class Killed(BaseException):
+    """As if the process had been killed."""
+
+
+def test_sharding_that_was_interrupted_goes_on_and_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
+    from ohmformer.solve.distributed import sharding, streams
+
+    monkeypatch.setattr(streams, "CHUNK", 100)
+    example = EXAMPLES["disconnected"]
+    wanted = example.shard(tmp_path / "whole", 3)
+    honest, written = sharding.whole_file, 0
+
+    def dies(path):
+        nonlocal written
+        written += 1
+        if written == 3 + times % 2:  # after the note of what was asked and a step or two
+            raise Killed
+        return honest(path)
+
+    monkeypatch.setattr(sharding, "whole_file", dies)
+    times = 0
+    while not (tmp_path / "parts/manifest.json").exists() and times < 30:
+        written = 0
+        with suppress(Killed):
+            example.shard(tmp_path / "parts", 3)
+        times += 1
+    assert times > 6
+    for path in sorted((tmp_path / "whole").iterdir()):
+        assert path.read_bytes() == (tmp_path / "parts" / path.name).read_bytes()
+    assert example.shard(tmp_path / "parts", 3) == wanted
+    with pytest.raises(ValueError, match="of the same edges and options"):
+        example.shard(tmp_path / "parts", 2)
+
+
+def test_an_edge_in_both_directions_counts_twice_unless_it_is_symmetrised(tmp_path):
+    tail, head = np.array([0, 1, 1, 2]), np.array([1, 0, 2, 3])
+    plain = distributed.shard(distributed.edge_arrays(tail, head), tmp_path / "a", 2)
+    merged = distributed.shard(distributed.edge_arrays(tail, head), tmp_path / "b", 2, symmetrize=True)
+    assert plain.both == merged.both == 1
+    assert [laplacian_of(tmp_path / x, 4)[0, 1] for x in "ab"] == [-2, -1]
+    assert laplacian_of(tmp_path / "b", 4)[3, 2] == -1
+    edges = distributed.edge_arrays(tail, head, conductance=[1.0, 2.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="expected equal conductances in both directions"):
+        distributed.shard(edges, tmp_path / "c", 2, symmetrize=True)
+
+
+@pytest.mark.parametrize("edges", [([0, -1], [1, 2]), ([0.5], [1.0]), ([2**50], [1])])
+def test_nodes_that_are_no_small_whole_numbers_are_refused(tmp_path, edges):
+    with pytest.raises(ValueError, match=r"expected (whole numbers|nodes of)"):
+        distributed.shard(distributed.edge_arrays(*edges), tmp_path / "x", 2)
+
+
+def test_clusters_of_a_stream_are_those_of_plain_python_and_cut_fewer_edges_than_ranges():
+    draw = np.random.default_rng(0)
+    shuffled = draw.permutation(900)
+    example = grid(30)
+    tail, head = shuffled[example.tail], shuffled[example.head]
+    stream, degree = distributed.edge_arrays(tail, head), np.bincount(np.concatenate([tail, head]), minlength=900)
+    found = by_stream(stream, degree, 4)
+    with native.used("off"):
+        np.testing.assert_array_equal(by_stream(stream, degree, 4), found)
+    assert np.bincount(found, minlength=4).max() <= 900 / 4 * (1 + 1 / 8) + 1
+    ranges = by_ranges(degree, 4)
+    assert (found[tail] != found[head]).sum() < 0.6 * (ranges[tail] != ranges[head]).sum()
+
+
+# ---------------------------------------------------------------------------------------------------- what is wrong
+
+
+def load_and_tell(rank, folder):
+    try:
+        distributed.Shard.load(folder)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_a_wrong_part_is_named_on_all_processes_before_any_work(tmp_path):
+    example, folder = EXAMPLES["grid"], tmp_path / "shards"
+    example.shard(folder, 2)
+    assert "2, got 4" in run(4, load_and_tell, folder)[3]
+    part, manifest = folder / "part-00001.safetensors", folder / "manifest.json"
+    whole, listed = part.read_bytes(), manifest.read_text()
+    EXAMPLES["random"].shard(tmp_path / "other", 2)
+    wrong = {
+        "it is damaged": lambda: part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1])),
+        "there is no such file": part.unlink,
+        "cannot be read": lambda: manifest.write_text(listed[:-20]),
+        "it is of another one": lambda: manifest.write_bytes((tmp_path / "other/manifest.json").read_bytes()),
+        "it has no manifest.json": manifest.unlink,
+    }
+    for sentence, spoil in wrong.items():
+        spoil()
+        told = run(2, load_and_tell, folder)
+        assert told[0] == told[1]
+        assert sentence in told[0], told[0]
+        part.write_bytes(whole)
+        manifest.write_text(listed)
+    assert run(2, load_and_tell, folder) == [None, None]
