@@ -133,6 +133,41 @@ def test_aqsol_is_a_table_of_solubilities(tmp_path: Path):
         tables(RunConfig(data="aqsol"), smiles=tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["id,smiles", "A-1,CC"], "expected a column 'solubility' in aqsoldb.csv"),
+        (
+            ["id,smiles,solubility", "A-1,CC,1", "A-2,CCO,little"],
+            "column 'solubility' of aqsoldb.csv, got 'little' in row 2",
+        ),
+        (["id,smiles,solubility", "A-1,CC,1", "A-2,CCO,2"], "expected at least 3 molecules to split in three, got 2"),
+    ],
+)
+def test_a_table_of_solubilities_that_is_none_is_refused_in_one_sentence(tmp_path: Path, lines: list[str], words: str):
+    _write(tmp_path / "aqsoldb.csv", lines)
+    with pytest.raises(ValueError, match=words):
+        tables(RunConfig(data="aqsol"), smiles=tmp_path)
+
+
+def test_full_zinc_with_too_few_molecules_or_no_way_to_get_them_is_refused_in_one_sentence(tmp_path: Path, monkeypatch):
+    for part in ("train", "valid", "test"):
+        _write(tmp_path / f"zinc_{part}.smi", ["smiles", *SMILES])
+    found = tables(RunConfig(data="zinc"), smiles=tmp_path)
+    assert [len(t) for t in (found.train, found.valid, found.test)] == [12, 12, 12]
+    with pytest.raises(ValueError, match="expected at least 13 molecules in the file, got 12"):
+        tables(RunConfig(data="zinc", train=13), smiles=tmp_path)
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("torch_geometric.datasets.ZINC", unreachable)
+    with pytest.raises(
+        ValueError, match=r"expected ZINC's files in --smiles .* or a way to download them: no route to host"
+    ):
+        tables(RunConfig(data="zinc"))
+
+
 def test_a_truncated_download_is_removed_with_one_message(tmp_path: Path):
     part = tmp_path / "w.part"
     part.write_bytes(b"half")

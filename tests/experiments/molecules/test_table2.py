@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ohmformer.apps.command_line.learn import TABLES
 from ohmformer.experiments.molecules.config import RunConfig, preset
 from ohmformer.experiments.molecules.model import MoleculeModel
 from ohmformer.experiments.molecules.table2 import BENCHMARKS, GRID, finished, grid, markdown, write
@@ -26,6 +27,25 @@ def test_the_grid_is_every_encoding_for_every_seed_seed_by_seed():
     assert [run.encoding for run in runs] == [*GRID, *GRID]
     assert [run.seed for run in runs] == [0] * len(GRID) + [1] * len(GRID)
     assert {(run.train, run.valid, run.width) for run in runs} == {(20000, 2000, 16)}
+
+
+def test_changes_of_one_encoding_follow_its_name():
+    plain, pretrained = grid("zinc22k", ("lt-index", "lt-index pretrain=40"), 1, "standard", width=16)
+    assert (plain.pretrain, pretrained.pretrain, pretrained.width) == (0, 40, 16)
+    assert {run.encoding for run in (plain, pretrained)} == {"lt-index"}
+
+
+def test_table_2_is_the_paper_s_model_for_forty_epochs_and_three_seeds():
+    for name in ("table2-zinc", "table2-qm9"):
+        table = BENCHMARKS[name]
+        runs = grid(table.data, table.encodings, table.seeds, table.preset)
+        assert len(runs) == 3 * 6
+        assert {(run.backbone, run.width, run.epochs) for run in runs} == {("gt", 64, 40)}
+        assert sorted(run.pretrain for run in runs if run.encoding == "lt-index") == [0, 0, 0, 40, 40, 40]
+
+
+def test_every_table_of_the_command_line_is_one():
+    assert {*TABLES} == {"table2", *BENCHMARKS}
 
 
 def test_pretraining_is_for_the_encodings_it_applies_to():

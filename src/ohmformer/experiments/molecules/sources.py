@@ -44,6 +44,8 @@ INDEX = Path(__file__).with_name("zinc12k.csv.gz")
 """Split and line of each of the benchmark's molecules, lines counted from 0 in the file of the wheel."""
 ZINC_LINES, ZINC12K_FIRST = 249456, "COc1ccc2ccc(O)c(CN3CCN(S(=O)(=O)c4ccn(C)c4)CC3)c2c1"
 """How many molecules that file has, and which of them is the benchmark's first training molecule."""
+ZINC12K_SHA256 = "7fef16dbedcdc60f58870292ecd7b37e9f0fb5e50eb61198a147e55b881c29f4"
+"""The checksum of the benchmark's molecules, as lines ``split SMILES`` in its order."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def _zinc12k(config: RunConfig, workers: int, progress: Progress | None) -> Tabl
     lines = list(read_smiles(path, wheel.column))
     with gzip.open(INDEX, "rt", newline="") as file:
         rows = [(row["split"], int(row["line"])) for row in csv.DictReader(file)]
-    if len(lines) != ZINC_LINES or lines[rows[0][1]] != ZINC12K_FIRST:
+    found = "\n".join(f"{part} {lines[line] if line < len(lines) else ''}" for part, line in rows)
+    if hashlib.sha256(found.encode()).hexdigest() != ZINC12K_SHA256:
         raise ValueError(
             f"expected the {ZINC_LINES:,} molecules that zinc12k's index counts in {path}, got {len(lines):,} or others; "
             "remove the file to download it again"
