@@ -22,7 +22,7 @@ from ohmformer.solve.power import dc_flow, lodf, ptdf
 GRID5 = Path(__file__).parents[2] / "examples" / "grid5.m"
 WHEELS = Path(os.environ.get("OHMFORMER_WHEELS", "runs/wheels"))
 CASES = ["case9", "case14", "case30", "case118", "case300", "case1354pegase", "case2869pegase", "case9241pegase"]
-CASES += ["case_ACTIVSg2000", "case13659pegase", "case3375wp", "case16ci"]
+CASES += ["case_ACTIVSg2000", "case13659pegase", "case3375wp", "case16ci", "case_RTS_GMLC", "case_SyntheticUSA"]
 
 
 def wheel_case(name: str) -> Case:
@@ -45,6 +45,10 @@ def equations(case: Case) -> tuple[csc_array, np.ndarray, np.ndarray, np.ndarray
     power = -(bus[:, 2] + bus[:, 4])
     for number, megawatts, status in gen[:, [0, 1, 7]]:
         power[row[int(number)]] += megawatts * (status > 0)
+    for first, second, status, sent, fixed, part in case.dcline[:, [0, 1, 2, 3, 15, 16]]:
+        ends_in_service = not dead[[row[int(first)], row[int(second)]]].any()
+        power[row[int(first)]] -= sent * (status > 0) * ends_in_service
+        power[row[int(second)]] += (sent - fixed - part * sent) * (status > 0) * ends_in_service
     power = np.where(dead, 0, power) / case.base_mva
     np.add.at(power, ends[:, 0], b * shift)
     np.add.at(power, ends[:, 1], -b * shift)
@@ -94,6 +98,20 @@ def test_taps_shifters_parallels_and_what_is_out_of_service_enter_as_in_matpower
     assert answer.angle[0] == pytest.approx(5.0, abs=1e-12)
     assert float(answer.injection.sum()) == pytest.approx(0.0, abs=1e-10)
     assert answer.injection.tolist()[1:] == [50.0, -94.0, -50.0, 0.0, 0.0]
+
+
+def test_dc_lines_put_in_what_they_carry_less_their_losses() -> None:
+    line = " 1 1 -99 99 -9 9 -9 9"
+    lines = [f"20 50 1 10 7 0 0{line} 1 0.05", f"50 30 0 40 40 0 0{line} 0 0", f"10 60 1 9 9 0 0{line} 0 0"]
+    lines.append(f"30 40 1 -20 -20 0 0{line} 2 0")  # backwards
+    case = parse_case(GRID5.read_text() + "\nmpc.dcline = [" + ";".join(lines) + "];\n", "lines.m")
+    check_flow(case)
+    answer = dc_flow(case)
+    assert answer.injection.tolist()[1:] == [40.0, -74.0, -72.0, 8.5, 0.0]
+    assert "2 DC lines put in what they carry" in answer.note
+    assert dc_flow(case, [0.0, 1.0, 0.0, -1.0, 0.0, 0.0]).injection.tolist() == [0.0, 1.0, 0.0, -1.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match=r"expected at least 17 columns in mpc.dcline of lines.m, got 5"):
+        parse_case(GRID5.read_text() + "\nmpc.dcline = [20 50 1 10 7];\n", "lines.m")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -21,7 +21,7 @@ COLUMNS = {
     "bus": ["BUS_I", "BUS_TYPE", "PD", "QD", "GS", "BS", "BUS_AREA", "VM", "VA", "BASE_KV"],
     "gen": ["GEN_BUS", "PG", "QG", "QMAX", "QMIN", "VG", "MBASE", "GEN_STATUS"],
     "branch": ["F_BUS", "T_BUS", "BR_R", "BR_X", "BR_B", "RATE_A", "RATE_B", "RATE_C", "TAP", "SHIFT", "BR_STATUS"],
-    "dcline": ["F_BUS", "T_BUS", "BR_STATUS", "PF", "PT"],
+    "dcline": ["F_BUS", "T_BUS", "BR_STATUS", "PF", "PT", *["-"] * 10, "LOSS0", "LOSS1"],
 }
 """Columns by MATPOWER's names for them, up to the last one that is read here."""
 REQUIRED = ("bus", "branch")

@@ -58,11 +58,26 @@ class PowerGrid(NamedGraph):
         return cls(graph, labels, notes, case=case, bus=bus, branch=branch, shift=shift, reference=reference)
 
     def injection(self) -> Float[np.ndarray, " nodes"]:
-        """Megawatts that every bus puts in: its generators less its load and its shunt conductance."""
+        """Megawatts that every bus puts in: its generators less its load and its shunt conductance, and by DC lines.
+
+        A DC line takes ``PF`` out at its first bus and puts in ``PF - (LOSS0 + LOSS1 PF)`` at its second, as MATPOWER's does.
+        """
         case, number = self.case, self.case.column("bus", "BUS_I")
         running = np.where(case.column("gen", "GEN_STATUS") > 0, case.column("gen", "PG"), 0.0)
         generated = np.bincount(rows_of(number, case.column("gen", "GEN_BUS")), running, len(number))
-        return (generated - case.column("bus", "PD") - case.column("bus", "GS"))[self.bus]
+        total, lines = generated - case.column("bus", "PD") - case.column("bus", "GS"), self.dc_lines()
+        first, second, sent, fixed, part = (
+            case.column("dcline", name)[lines] for name in ("F_BUS", "T_BUS", "PF", "LOSS0", "LOSS1")
+        )
+        np.add.at(total, rows_of(number, first), -sent)
+        np.add.at(total, rows_of(number, second), sent - (fixed + part * sent))
+        return total[self.bus]
+
+    def dc_lines(self) -> Int[np.ndarray, " lines"]:
+        """The rows of DC lines that are in service between buses that are."""
+        number, case = self.case.column("bus", "BUS_I")[self.bus], self.case
+        ends = [np.isin(case.column("dcline", end), number) for end in ("F_BUS", "T_BUS")]
+        return np.nonzero((case.column("dcline", "BR_STATUS") > 0) & ends[0] & ends[1])[0]
 
     def nodes_of(self, buses: Any) -> Int[np.ndarray, " chosen"]:
         """Nodes by the numbers of their buses, or a ValueError that names one that is not in service."""

@@ -54,14 +54,15 @@ def dc_flow(
 
     Args:
         case: a MATPOWER case or its file.
-        injection: megawatts put in at every row of ``mpc.bus``; generators less loads of the case unless given. The
-            reference bus of every island makes up for what is missing.
+        injection: megawatts put in at every row of ``mpc.bus``; generators less loads of the case, and what its DC lines
+            take and bring, unless given. The reference bus of every island makes up for what is missing.
         tol: the largest residual that will do.
         method: as for :func:`~ohmformer.solve.flow.potentials`.
     """
     grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
     buses, base, graph = len(grid.case.bus), grid.case.base_mva, grid.graph
     bus, reference = torch.as_tensor(grid.bus), torch.as_tensor(grid.reference)
+    lines = f"{len(grid.dc_lines())} DC lines put in what they carry" if len(grid.dc_lines()) else ""
     if injection is None:
         put_in = torch.as_tensor(grid.injection())
     else:
@@ -82,7 +83,7 @@ def dc_flow(
     return PowerAnswer(
         torch.zeros(len(grid.case.branch), dtype=torch.float64).index_copy(0, torch.as_tensor(grid.branch), flow),
         **certificate,
-        note="; ".join(filter(None, (answer.note, *grid.notes))),
+        note="; ".join(filter(None, (answer.note, *grid.notes, lines if injection is None else ""))),
         angle=torch.rad2deg(given_angle.index_copy(0, bus, theta)),
         injection=torch.zeros(buses, dtype=torch.float64).index_copy(0, bus, put_in),
     )
