@@ -283,3 +283,38 @@ def test_hubs_and_dense_graphs_are_answered():
     complete = weighted(450, np.stack(np.triu_indices(450, 1), axis=1))
     for graph in (wheel, complete):
         torch.testing.assert_close(ohm.effective_resistance(graph).value, by_lapack(graph), rtol=1e-9, atol=0)
+
+
+def test_any_potentials_prove_that_a_resistance_lies_between_two_numbers():
+    graph = weighted(60, random_pairs(60, 40, seed=1), orders=4.0)
+    draw, right = torch.Generator().manual_seed(0), ohm.effective_resistance(graph, "all", method="direct").value
+    u, v, column = torch.arange(0, 30), torch.arange(30, 60), torch.arange(30)
+    psi = torch.zeros(60, 30, dtype=torch.float64).index_put((u, column), torch.tensor(1.0).double())
+    psi[v, column] = -1.0
+    exact_phi = ohm.potentials(graph, psi, method="direct").value
+    for wrong in (0.0, 1e-6, 0.1):
+        noise = wrong * torch.randn(60, 30, generator=draw, dtype=torch.float64) * exact_phi.abs()
+        low, high = selected.bracket(graph, exact_phi + noise, psi)
+        assert bool((low <= right[u, v] * (1 + 1e-12)).all())
+        assert bool((high >= right[u, v] * (1 - 1e-12)).all())
+        assert float(((high - low) / right[u, v]).max()) < (1e-12 if wrong == 0.0 else 1e9)
+
+
+def test_wrong_numbers_are_noticed_by_the_principles_whatever_the_factor_says(monkeypatch):
+    graph = weighted(900, random_pairs(900, 900, seed=2), orders=2.0)
+    checked, other = int(selected._some(graph.num_edges)[0]), 7
+    places = selected.edge_places(graph, selected.prepared(graph).pattern)
+    made = selected.Selected.of
+
+    def wrong(*given):
+        found = made(*given)
+        less = 1e-6 * found.resistance[places[checked]]
+        found.resistance[places[checked]] -= less
+        found.resistance[places[other]] += less * graph.resistance[other] / graph.resistance[checked]  # for Foster's sum
+        return found
+
+    assert selected.edge_resistances(graph, 1e-9).residual < 1e-12
+    ohm.forget(graph)
+    monkeypatch.setattr(selected.Selected, "of", wrong)
+    with pytest.raises(ValueError, match=r"asked for a residual of 1.0e-09, but selected inversion reaches 1.0e-06"):
+        selected.edge_resistances(graph, 1e-9)

@@ -6,6 +6,7 @@ import re
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 import torch
 
 import ohmformer as ohm
-from ohmformer import Graph, exact, solve
+from ohmformer import Graph, exact, native, solve
 from ohmformer.graph.memory import bytes_kept, remembered
-from ohmformer.solve import factor
+from ohmformer.solve import certificate, factor
 from ohmformer.solve.engines.direct import EDITED
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
@@ -267,3 +268,41 @@ def test_a_solver_goes_without_the_collector():
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_an_approximate_factor_goes_on_to_precondition_the_edited_graph(in_c, monkeypatch):
+    g = random_graph(600, 1200)
+    edges = g.edge_index.t().tolist()
+    with nullcontext() if in_c else native.used("off"):
+        solver = ohm.prepare(g, method="elimination")
+        with monkeypatch.context() as patch:
+            patch.setattr("ohmformer.solve.engines.elimination.eliminate", None)  # no new factor
+            for i in range(4):
+                weaker, stronger = [(j, 1e3) for j in range(3 * i + 1)], [(j, 1e-3) for j in range(20, 21 + i)]
+                edited = solver.edit(add=[(i, 300 + i, 0.1)], remove=[edges[50 + i], edges[60]], reweight=weaker + stronger)
+                psi = demands_for(edited.graph)
+                answer, truth = edited.potentials(psi, method="elimination", tol=1e-9), exact.potentials(edited.graph, psi)
+                wrong = certificate.energy_norm(edited.graph, answer.value - truth)
+                assert float((wrong / certificate.energy_norm(edited.graph, truth)).max()) <= answer.error <= 1e-6
+            twice = edited.edit(reweight=[(j, 2.0) for j in range(100, 110)])
+            assert twice.potentials(demands_for(twice.graph), method="elimination").residual <= 1e-6
+        with pytest.raises(TypeError):  # after more edits a new one is made
+            monkeypatch.setattr("ohmformer.solve.engines.elimination.eliminate", None)
+            twice.edit(reweight=[(j, 3.0) for j in range(200, 220)])
+
+
+def test_an_approximate_factor_goes_on_after_a_split_but_not_if_components_are_joined():
+    tail, head = random_graph(300, 900).edge_index
+    edges = torch.stack(
+        [torch.cat([tail, tail + 300, torch.tensor([0])]), torch.cat([head, head + 300, torch.tensor([300])])]
+    )
+    whole = ohm.prepare(Graph.from_edges(edges.t(), num_nodes=600), method="elimination")
+    split = whole.edit(remove=[edges.shape[1] - 1])
+    assert split.graph.num_components == 2
+    for solver, kept in ((split, 1), (split.add_edge(5, 400), 0)):
+        found = remembered(solver.graph, ("approximate factor", native.active() is not None))
+        assert found.edits == kept
+        psi = demands_for(solver.graph)
+        answer = solver.potentials(psi, method="elimination", tol=1e-9)
+        torch.testing.assert_close(answer.value, exact.potentials(solver.graph, psi), rtol=1e-5, atol=1e-7)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -16,14 +18,28 @@ from ohmformer.integrations.backend_graph import BackendGraph
 from ohmformer.integrations.currents import ask
 
 
-def algebraic_connectivity(
-    G: BackendGraph,
-    weight: Any = "weight",
-    normalized: bool = False,
-    tol: float = 1e-8,
-    method: str = "tracemin_pcg",
-    seed: Any = None,
-) -> float:
+T = TypeVar("T")
+
+
+def _spectral(function: Callable[[BackendGraph, Any, bool, str], T]) -> Callable[..., T]:
+    """With networkx's arguments, of which ``tol`` and ``seed`` change nothing."""
+
+    @wraps(function)
+    def call(
+        G: BackendGraph,
+        weight: Any = "weight",
+        normalized: bool = False,
+        tol: float = 1e-8,
+        method: str = "tracemin_pcg",
+        seed: Any = None,
+    ) -> T:
+        return function(G, weight, normalized, method)
+
+    return call
+
+
+@_spectral
+def algebraic_connectivity(G: BackendGraph, weight: Any, normalized: bool, method: str) -> float:
     """Return the second smallest eigenvalue of ``L``, or of ``D^-1/2 L D^-1/2``, for conductances ``|weight|``."""
     graph = _magnitudes(G, weight)
     if graph.num_components > 1:
@@ -31,14 +47,8 @@ def algebraic_connectivity(
     return _fiedler(graph, normalized, method)[0]
 
 
-def fiedler_vector(
-    G: BackendGraph,
-    weight: Any = "weight",
-    normalized: bool = False,
-    tol: float = 1e-8,
-    method: str = "tracemin_pcg",
-    seed: Any = None,
-) -> np.ndarray:
+@_spectral
+def fiedler_vector(G: BackendGraph, weight: Any, normalized: bool, method: str) -> np.ndarray:
     """Return the unit eigenvector of that eigenvalue, its first nonzero entry negative as by networkx's default method."""
     graph = _magnitudes(G, weight)
     if graph.num_components > 1:
@@ -48,30 +58,18 @@ def fiedler_vector(
     return _fiedler(graph, normalized, method)[1]
 
 
-def spectral_bisection(
-    G: BackendGraph,
-    weight: Any = "weight",
-    normalized: bool = False,
-    tol: float = 1e-8,
-    method: str = "tracemin_pcg",
-    seed: Any = None,
-) -> tuple[set[Any], set[Any]]:
+@_spectral
+def spectral_bisection(G: BackendGraph, weight: Any, normalized: bool, method: str) -> tuple[set[Any], set[Any]]:
     """Return the nodes where the Fiedler vector is negative, and the others."""
     if G.is_directed():
         raise nx.NetworkXNotImplemented("expected an undirected graph, got a directed one")
-    negative = fiedler_vector(G, weight, normalized, tol, method, seed) < 0
+    negative = fiedler_vector(G, weight, normalized, method=method) < 0
     sides = [{v for v, below in zip(G.nodes, negative, strict=True) if below == side} for side in (True, False)]
     return sides[0], sides[1]
 
 
-def spectral_ordering(
-    G: BackendGraph,
-    weight: Any = "weight",
-    normalized: bool = False,
-    tol: float = 1e-8,
-    method: str = "tracemin_pcg",
-    seed: Any = None,
-) -> list[Any]:
+@_spectral
+def spectral_ordering(G: BackendGraph, weight: Any, normalized: bool, method: str) -> list[Any]:
     """Return the nodes component by component, each in the order of its Fiedler vector.
 
     Where the eigenvalue is simple and no two entries are equal this is networkx's order by its default method: the sign is

@@ -53,24 +53,14 @@ def pinv_diagonal(
     return replace(_diagonal(asked.graph, eps, seed, Request(tol, method, progress)), labels=asked.labels)
 
 
-def current_flow_closeness(
-    graph: Any,
-    *,
-    eps: float | None = None,
-    seed: int = 0,
-    tol: float | None = None,
-    method: str = "auto",
-    progress: Progress | None = None,
-    resistance: Any = None,
-    conductance: Any = None,
-) -> Answer:
+def current_flow_closeness(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
     """Current-flow closeness, or information centrality, of every node: ``1 / sum_w R_uw`` over its component.
 
-    As ``sum_w R_uw = n L^+_uu + tr L^+``, everything else is as for :func:`pinv_diagonal`. Isolated nodes have none: zero.
+    As ``sum_w R_uw = n L^+_uu + tr L^+``, options and all else are as for :func:`pinv_diagonal`. Isolated nodes have none: zero.
     The definition is networkx's; times ``n - 1`` it is NetworKit's.
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
-    answer = pinv_diagonal(asked, eps=eps, seed=seed, tol=tol, method=method, progress=progress)
+    answer = pinv_diagonal(asked, **options)
     return replace(answer, value=closeness_of(asked.graph, answer.value))
 
 

@@ -1,5 +1,8 @@
 """Edges added, removed or given another resistance, without a new factor: Woodbury's formula.
 
+An approximate factor goes on as it is, to precondition conjugate gradients on the edited graph
+(:mod:`ohmformer.solve.engines.elimination`). An exact one is used as follows.
+
 For ``L' = L + U C U^T``, with a column ``e_u - e_v`` of U for every pair of nodes whose conductance changes by c, potentials
 are ``x = G (psi - U w) + E b``. G is what the factor of L applies, with the ground of every component at zero; E moves those
 components of L that edits join; w, the currents through the changes, and b solve a small symmetric system,
@@ -24,6 +27,7 @@ from ohmformer.graph import Graph
 from ohmformer.graph.labelled import LabelledGraph
 from ohmformer.graph.memory import recall, remembered
 from ohmformer.solve.costs import EDITS
+from ohmformer.solve.engines import elimination
 from ohmformer.solve.engines.direct import EDITED
 from ohmformer.solve.factor import Factor
 
@@ -84,15 +88,17 @@ def edit(asked: LabelledGraph, add: Iterable[Any], remove: Iterable[Any], reweig
         r = r.index_put((where,), new[: len(changed)])
     stay = torch.ones(len(r), dtype=torch.bool, device=r.device)
     stay[gone] = False
-    pairs = torch.tensor([edge[:2] for edge in added], dtype=torch.long, device=r.device).view(-1, 2).t()
+    ends_added = torch.tensor([edge[:2] for edge in added], dtype=torch.long, device=r.device).view(-1, 2).t()
     after = replace(
         graph,
-        edge_index=torch.cat([graph.edge_index[:, stay], pairs], dim=1),
+        edge_index=torch.cat([graph.edge_index[:, stay], ends_added], dim=1),
         resistance=torch.cat([r[stay], new[len(changed) :]]),
     )
     touched_pairs = [(int(tail[e]), int(head[e])) for e in touched] + [(u, v) for u, v, _ in added]
+    pairs = {(min(pair), max(pair)) for pair in touched_pairs}
     with torch.no_grad():
-        _carry_over(graph, after, {(min(pair), max(pair)) for pair in touched_pairs})
+        _carry_over(graph, after, pairs)
+        elimination.carry_over(graph, after, len(pairs))
     return replace(asked, graph=after)
 
 

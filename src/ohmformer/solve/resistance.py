@@ -332,22 +332,12 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
 # ---------------------------------------------------------------------------------------------------- spanning trees
 
 
-def spanning_tree_marginals(
-    graph: Any,
-    *,
-    eps: float | None = None,
-    seed: int = 0,
-    tol: float | None = None,
-    method: str = "auto",
-    progress: Progress | None = None,
-    resistance: Any = None,
-    conductance: Any = None,
-) -> Answer:
+def spanning_tree_marginals(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
     """With what probability a random spanning tree has an edge, ``R_e / r_e``, ``(edges,)``; a forest on several components.
 
-    Trees are drawn with probabilities in proportion to the products of their conductances. Everything else as for the
-    effective resistances of all edges; where these are exact, the sum is the number of nodes less that of components.
+    Trees are drawn with probabilities in proportion to the products of their conductances. Options and all else are as for
+    :func:`effective_resistance` of all edges; where that is exact, the sum is the number of nodes less that of components.
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
-    answer = effective_resistance(asked, eps=eps, seed=seed, tol=tol, method=method, progress=progress)
+    answer = effective_resistance(asked, "edges", **options)
     return replace(answer, value=answer.value / asked.graph.resistance)

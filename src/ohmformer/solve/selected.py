@@ -6,12 +6,16 @@ all pairs there, from the last node to be eliminated to the first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import coo_array, csc_array, csr_array
+from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from ohmformer import native
@@ -19,12 +23,15 @@ from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve import factor_numpy
 from ohmformer.solve.answer import Answer, check_reached
-from ohmformer.solve.engines.base import residual
-from ohmformer.solve.factor import Factor, Pattern, factorise, look, prepared
+from ohmformer.solve.certificate import measure
+from ohmformer.solve.factor import Factor, Pattern, by_scipy, factorise, look, prepared
+from ohmformer.solve.rows import edges_of
 
 METHOD = "selected inversion"
 CHECKED = 8
-"""Edges whose resistance is solved for to check the others."""
+"""Edges or nodes that are checked on their own."""
+Ask = Callable[[Graph, float], Answer]
+Move = Callable[[Graph, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +67,22 @@ def _selected(graph: Graph, factor: Factor) -> Selected:
 def edge_resistances(graph: Graph, tol: float) -> Answer:
     """Effective resistances of all edges of graphs whose factor is bearable, differentiable in the resistances.
 
-    ``residual`` is the largest relative difference between some of them and a refined solve, or between the two sides of
-    Foster's theorem: the sum of ``R_e / r_e`` is the number of nodes less that of components.
+    ``residual`` is the largest relative difference between some of them and what Dirichlet's and Thomson's principles allow,
+    or between the two sides of Foster's theorem: the sum of ``R_e / r_e`` is the number of nodes less that of components.
     """
+    return _differentiable(graph, tol, _edges, _move_edges)
+
+
+def diagonal(graph: Graph, tol: float) -> Answer:
+    """The diagonal of ``L^+`` of graphs whose factor is bearable, differentiable in the resistances; checked likewise."""
+    return _differentiable(graph, tol, _diagonal, _move_diagonal)
+
+
+def _differentiable(graph: Graph, tol: float, ask: Ask, move: Move) -> Answer:
     if not (torch.is_grad_enabled() and graph.resistance.requires_grad):
-        return _edges(graph, tol)
+        return ask(graph, tol)
     certificate: list[Answer] = []
-    value = _EdgeResistances.apply(graph.resistance, graph, tol, certificate)
+    value = _OfFactor.apply(graph.resistance, graph, tol, ask, move, certificate)
     return replace(certificate[0], value=value)
 
 
@@ -86,59 +102,93 @@ def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"] | None:
     return torch.as_tensor(ground[factor.pattern.rank] - 2 * x / size + total / size**2, device=graph.device)
 
 
-def diagonal(graph: Graph, tol: float) -> Answer:
-    """The diagonal of ``L^+`` of graphs whose factor is bearable, differentiable in the resistances.
-
-    ``residual`` is the largest relative difference between some of it and refined solves, or that of Foster's theorem.
-    """
-    if not (torch.is_grad_enabled() and graph.resistance.requires_grad):
-        return _diagonal(graph, tol)
-    certificate: list[Answer] = []
-    value = _Diagonal.apply(graph.resistance, graph, tol, certificate)
-    return replace(certificate[0], value=value)
-
-
 def _diagonal(graph: Graph, tol: float) -> Answer:
-    found, factor, edges = pinv_diagonal(graph), prepared(graph), _edges(graph, tol)
+    found, edges = pinv_diagonal(graph), _edges(graph, tol)
     assert found is not None
-    assert factor is not None, "a bearable factor"
-    some = torch.as_tensor(np.random.default_rng(0).choice(graph.num_nodes, min(CHECKED, graph.num_nodes), replace=False))
-    unit = torch.zeros(graph.num_nodes, len(some), dtype=torch.float64)
-    unit[some, torch.arange(len(some))] = 1.0
-    solved = _refined(graph, factor, unit)[some, torch.arange(len(some))]
-    gap = ((found.cpu()[some] - solved).abs() / solved.clamp(min=1e-300)).where(solved > 0, 0.0)
-    worst = max(float(gap.max()) if len(some) else 0.0, edges.residual)
-    answer = replace(
-        edges, value=found.to(graph.device, graph.dtype), residual=worst, error=4 * worst + 50 * torch.finfo(graph.dtype).eps
+    some = _some(graph.num_nodes)
+    gap = max(_gap(graph, some[:, None], torch.ones(1), found.cpu()[some]), edges.residual)
+    return check_reached(
+        replace(edges, value=found.to(graph.device, graph.dtype), residual=gap, error=_error(gap, graph)), tol
     )
-    return check_reached(answer, tol)
-
-
-def _refined(graph: Graph, factor: Factor, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-    """``L^+`` of some demands by the factor, corrected by their residual, which is taken over the edges."""
-    fixed = graph.to("cpu", torch.float64)
-    fixed = replace(fixed, resistance=fixed.resistance.detach())
-    psi = fixed.center(demands)
-    phi = factor.solve(psi)
-    return fixed.center(phi + factor.solve(fixed.center(residual(fixed, phi, psi))))
 
 
 def _edges(graph: Graph, tol: float) -> Answer:
     factor = prepared(graph)
     assert factor is not None, "a bearable factor"
-    places = edge_places(graph, factor.pattern)
-    found = _selected(graph, factor).resistance[places]
-    weight = graph.resistance.detach().cpu().double()
-    rank = graph.num_nodes - graph.num_components
-    foster = abs(float((found / weight).sum()) - rank) / max(rank, 1)
-    gap = max(_gap(graph, factor, found), foster)
+    found = _selected(graph, factor).resistance[edge_places(graph, factor.pattern)]
+    rank, some = graph.num_nodes - graph.num_components, _some(len(found))
+    foster = abs(float((found / graph.resistance.detach().cpu().double()).sum()) - rank) / max(rank, 1)
+    gap = max(_gap(graph, graph.edge_index.cpu()[:, some].t(), torch.tensor([1.0, -1.0]), found[some]), foster)
     note = (
-        f"exact: a factor of {len(factor.pattern.row)} entries; Foster's theorem holds to {foster:.1e}, "
-        f"the residual is the worst difference from it and from {min(CHECKED, len(found))} refined solves"
+        f"exact: a factor of {len(factor.pattern.row)} entries; Foster's theorem holds to {foster:.1e}, the residual is the "
+        f"worst difference from it and, for {len(some)} edges, from Dirichlet's and Thomson's principles"
     )
-    value = found.to(graph.device, graph.dtype)
-    error = 4 * gap + 50 * torch.finfo(graph.dtype).eps
-    return check_reached(Answer(value, METHOD, 0, gap, None, note=note, error=error, error_kind="estimate"), tol)
+    answer = Answer(found.to(graph.device, graph.dtype), METHOD, 0, gap, None, note=note)
+    return check_reached(replace(answer, error=_error(gap, graph), error_kind="estimate"), tol)
+
+
+def _error(gap: float, graph: Graph) -> float:
+    """What numbers that were not checked may be off, if those that were are off by ``gap``."""
+    return 4 * gap + 50 * torch.finfo(graph.dtype).eps
+
+
+def _some(count: int) -> Int[Tensor, " some"]:
+    return torch.as_tensor(np.random.default_rng(0).choice(count, min(CHECKED, count), replace=False), dtype=torch.long)
+
+
+def _gap(
+    graph: Graph, nodes: Int[Tensor, "some ends"], units: Float[Tensor, " ends"], found: Float[Tensor, " some"]
+) -> float:
+    """How far ``psi . L^+ psi`` can be from what was found, relatively, for units of current at some nodes.
+
+    The factor only guesses potentials, which are corrected once: what they prove does not depend on how they were found.
+    """
+    factor = prepared(graph)
+    assert factor is not None, "a bearable factor"
+    if not len(nodes):
+        return 0.0
+    fixed = graph.to("cpu", torch.float64)
+    fixed = replace(fixed, resistance=fixed.resistance.detach())
+    psi = torch.zeros(graph.num_nodes, len(nodes), dtype=torch.float64)
+    psi = fixed.center(psi.index_put((nodes.t(), torch.arange(len(nodes))), units.double()[:, None]))
+    phi = factor.solve(psi)
+    phi = fixed.center(phi + factor.solve(measure(fixed, phi, psi).left))
+    low, high = bracket(fixed, phi, psi)
+    far = torch.maximum((found - low).abs(), (high - found).abs())
+    return float((far / low.clamp(min=1e-300)).where(low > 0, 0.0).max())
+
+
+def bracket(
+    graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]
+) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """Between which numbers ``psi . L^+ psi`` lies, by any potentials phi.
+
+    By Dirichlet's principle it is at least ``2 psi . phi - |phi|_L^2``, by Thomson's at most the heat of any flow that meets
+    psi: that of phi and, on a spanning tree, one that meets what phi leaves. Their heat exceeds the former by the latter's.
+    """
+    now = measure(graph, phi, psi)
+    low = 2 * (psi * phi).sum(0) - now.energy.sum(0)
+    return low, low + torch.as_tensor(tree_heat(graph, now.left.numpy()))
+
+
+def tree_heat(graph: Graph, demands: Float[np.ndarray, "nodes k"]) -> Float[np.ndarray, " k"]:
+    """The heat of the one flow on a spanning tree, or forest, of least resistance that meets demands; by SciPy alone."""
+    start, column, conductance = by_scipy(graph, edges_of(graph)[2], None)
+    nodes, component = graph.num_nodes, graph.components.numpy()
+    tree = minimum_spanning_tree(csr_array((1 / conductance, column, start), shape=(nodes, nodes))).tocoo()
+    first = np.unique(component, return_index=True)[1]  # joined to a node above all, so that there is one tree
+    ends = np.concatenate([tree.row, first]), np.concatenate([tree.col, np.full(len(first), nodes)])
+    whole = coo_array((np.append(tree.data, np.ones(len(first))), ends), shape=(nodes + 1, nodes + 1)).tocsr()
+    order, parent = breadth_first_order(whole, nodes, directed=False)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(nodes + 1)
+    child = order[1:]
+    place = np.append(rank[parent[child]], np.arange(nodes + 1)), np.append(rank[child], np.arange(nodes + 1))
+    below = csc_array((np.append(-np.ones(nodes), np.ones(nodes + 1)), place), shape=(nodes + 1, nodes + 1))
+    lower = splu(below, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
+    through = lower.solve(np.append(demands, np.zeros((1, demands.shape[1])), axis=0)[order])[rank[child]]
+    above = whole + whole.T
+    return (np.asarray(above[child, parent[child]])[:, None] * through**2).sum(0)
 
 
 def edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
@@ -149,88 +199,64 @@ def edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
     return torch.as_tensor(np.searchsorted(column * nodes + pattern.row.numpy(), ends[0] * nodes + ends[1]))
 
 
-def _gap(graph: Graph, factor: Factor, found: Float[Tensor, " edges"]) -> float:
-    """The largest relative difference between the resistances of some edges and those by a refined solve."""
-    if not len(found):
-        return 0.0
-    some = torch.as_tensor(np.random.default_rng(0).choice(len(found), min(CHECKED, len(found)), replace=False))
-    (u, v), column = graph.edge_index.cpu()[:, some], torch.arange(len(some))
-    psi = torch.zeros(graph.num_nodes, len(some), dtype=torch.float64)
-    psi[u, column], psi[v, column] = 1.0, -1.0
-    phi = _refined(graph, factor, psi)
-    solved = phi[u, column] - phi[v, column]
-    return float(((found[some] - solved) / solved).abs().max())
-
-
-class _EdgeResistances(torch.autograd.Function):
-    """``R`` of all edges, with gradients by one more factor and selected inversion, whose tangents are carried along.
-
-    A conductance c_f moves R_e by ``-(b_e^T L^+ b_f)^2``, as much as c_e moves R_f. So the gradient of ``sum_e g_e R_e`` in
-    the conductances is how all R move if the conductances move by g.
-    """
+class _OfFactor(torch.autograd.Function):
+    """What ``ask`` answers out of a factor; ``move`` makes of a gradient in the answer that in the conductances."""
 
     @staticmethod
-    def forward(ctx: Any, resistance: Tensor, graph: Graph, tol: float, certificate: list[Answer]) -> Tensor:
-        answer = _edges(graph, tol)
-        ctx.graph = graph
+    def forward(ctx: Any, resistance: Tensor, graph: Graph, tol: float, ask: Ask, move: Move, kept: list[Answer]) -> Tensor:
+        answer = ask(graph, tol)
+        ctx.graph, ctx.move = graph, move
         ctx.save_for_backward(resistance)
-        certificate.append(replace(answer, value=None))
+        kept.append(replace(answer, value=None))
         return answer.value
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (resistance,), graph = ctx.saved_tensors, ctx.graph
-        pattern = look(graph)
-        assert pattern is not None, "a bearable factor"
-        moved = Selected.of(factorise(graph, pattern, gradients[0].detach().cpu().double().numpy())).tangent
-        assert moved is not None
-        by_conductance = moved[edge_places(graph, pattern)].to(resistance.device, resistance.dtype)
-        return -by_conductance / resistance.square(), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (resistance,) = ctx.saved_tensors
+        by_conductance = ctx.move(ctx.graph, gradients[0].detach().cpu().double())
+        return -by_conductance.to(resistance.device, resistance.dtype) / resistance.square(), None, None, None, None, None
 
 
-class _Diagonal(torch.autograd.Function):
-    """The diagonal of ``L^+``, with gradients by a factor whose tangents are carried along.
+def _move_edges(graph: Graph, g: Float[Tensor, " edges"]) -> Float[Tensor, " edges"]:
+    """By one more factor and selected inversion, whose tangents are carried along.
+
+    A conductance c_f moves R_e by ``-(b_e^T L^+ b_f)^2``, as much as c_e moves R_f. So the gradient of ``sum_e g_e R_e`` in
+    the conductances is how all R move if the conductances move by g.
+    """
+    pattern = look(graph)
+    assert pattern is not None, "a bearable factor"
+    moved = Selected.of(factorise(graph, pattern, g.numpy())).tangent
+    assert moved is not None
+    return moved[edge_places(graph, pattern)]
+
+
+def _move_diagonal(graph: Graph, g: Float[Tensor, " nodes"]) -> Float[Tensor, " edges"]:
+    """By a factor whose tangents are carried along.
 
     A conductance c_e moves ``sum_u g_u L^+_uu`` by ``-sum_u g_u (L^+ b_e)_u^2``. With ``G b_e``, zero at the ground and not
     on average, ``sum_u g_u (G b_e)_u^2`` is how R_e falls if conductances g_u come up between all nodes and the ground.
     The mean of ``G b_e`` over the n nodes of its component is ``b_e . G 1 / n``.
     """
-
-    @staticmethod
-    def forward(ctx: Any, resistance: Tensor, graph: Graph, tol: float, certificate: list[Answer]) -> Tensor:
-        answer = _diagonal(graph, tol)
-        ctx.graph = graph
-        ctx.save_for_backward(resistance)
-        certificate.append(replace(answer, value=None))
-        return answer.value
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (resistance,), graph = ctx.saved_tensors, ctx.graph
-        factor = prepared(graph)
-        assert factor is not None, "a bearable factor"
-        pattern, g, component = factor.pattern, gradients[0].detach().cpu().double(), graph.components.cpu()
-        order = torch.as_tensor(pattern.order).long()
-        ground = torch.zeros(graph.num_components, dtype=torch.long)
-        ground[component[order]] = order  # the last of a component to be eliminated
-        size, total = (
-            g.new_zeros(graph.num_components).index_add(0, component, x)[component] for x in (torch.ones_like(g), g)
-        )
-        demands = torch.stack([1 / size, g], dim=1)
-        demands[ground] -= g.new_zeros(graph.num_components, 2).index_add(0, component, demands)
-        mean, w = factor.solve(demands).t()
-        tail, head = graph.edge_index.cpu()
-        drop = (mean[tail] - mean[head]) * (2 * (w[tail] - w[head]) - (mean[tail] - mean[head]) * total[tail])
-        joined, both = _with_ground(graph, pattern, ground[component])
-        tangent = torch.cat(
-            [torch.zeros(graph.num_edges, dtype=torch.float64), g[joined.edge_index[0, graph.num_edges :].cpu()]]
-        )
-        moved = Selected.of(factorise(joined, both, tangent.numpy())).tangent
-        assert moved is not None
-        by_conductance = (moved[edge_places(graph, both)] + drop).to(resistance.device, resistance.dtype)
-        return -by_conductance / resistance.square(), None, None, None
+    factor = prepared(graph)
+    assert factor is not None, "a bearable factor"
+    pattern, component = factor.pattern, graph.components.cpu()
+    order = torch.as_tensor(pattern.order).long()
+    ground = torch.zeros(graph.num_components, dtype=torch.long)
+    ground[component[order]] = order  # the last of a component to be eliminated
+    size, total = (g.new_zeros(graph.num_components).index_add(0, component, x)[component] for x in (torch.ones_like(g), g))
+    demands = torch.stack([1 / size, g], dim=1)
+    demands[ground] -= g.new_zeros(graph.num_components, 2).index_add(0, component, demands)
+    mean, w = factor.solve(demands).t()
+    tail, head = graph.edge_index.cpu()
+    drop = (mean[tail] - mean[head]) * (2 * (w[tail] - w[head]) - (mean[tail] - mean[head]) * total[tail])
+    joined, both = _with_ground(graph, pattern, ground[component])
+    tangent = torch.cat(
+        [torch.zeros(graph.num_edges, dtype=torch.float64), g[joined.edge_index[0, graph.num_edges :].cpu()]]
+    )
+    moved = Selected.of(factorise(joined, both, tangent.numpy())).tangent
+    assert moved is not None
+    return moved[edge_places(graph, both)] + drop
 
 
 def _with_ground(graph: Graph, pattern: Pattern, ground: Int[Tensor, " nodes"]) -> tuple[Graph, Pattern]:

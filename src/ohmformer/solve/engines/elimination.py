@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
-from ohmformer.graph.memory import recall
+from ohmformer.graph.memory import recall, remembered
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import energy_norm, measure
+from ohmformer.solve.costs import EDITS
 from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
 from ohmformer.solve.engines.elimination_factor import Factor, eliminate
 from ohmformer.solve.rows import Rows, edges_of
@@ -92,6 +93,8 @@ class Factored:
     factor: Factor
     iterate: Callable[[State, int], int]
     """Do up to so many steps, fewer if all columns have reached their goals; returns how many."""
+    edits: int = 0
+    """Pairs of nodes whose edges were edited since the factor was made."""
 
 
 def preconditioned(found: Factored, psi: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
@@ -139,6 +142,26 @@ def factored(graph: Graph, *, in_c: bool) -> Factored:
         return Factored(factor, _in_c(graph, factor) if in_c else _by_scipy(graph, factor))
 
     return recall(graph, ("approximate factor", in_c), make)
+
+
+def carry_over(before: Graph, after: Graph, pairs: int) -> None:
+    """Precondition steps on a graph by the factor of the one it was edited from, if that is kept and has not changed much.
+
+    Every pair of nodes whose edges change moves one eigenvalue of ``M^-1 L``, which takes a step or two. Where components
+    are joined, the factor says nothing of potentials between them.
+    """
+    for in_c in (True, False):
+        found = remembered(before, name := ("approximate factor", in_c))
+        if found is None or found.edits + pairs > EDITS or _joins(before, after):
+            continue
+        iterate = (_in_c if in_c else _by_scipy)(after, found.factor)
+        recall(after, name, lambda found=found, iterate=iterate: Factored(found.factor, iterate, found.edits + pairs))
+
+
+def _joins(before: Graph, after: Graph) -> bool:
+    """Whether an edge leads between components of the graph before."""
+    tail, head = before.components[after.edge_index]
+    return bool((tail != head).any())
 
 
 def _solve(
