@@ -7,6 +7,7 @@ import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
 
+import ohmformer as ohm
 from ohmformer import Graph, Spectrum, exact
 from ohmformer.constructions import (
     Chebyshev,
@@ -39,6 +40,12 @@ CASES = {
     "NaN resistance": (lambda: Graph.from_edges(EDGES, resistance=[1.0, np.nan]), "edge 1 has nan"),
     "infinite resistance": (lambda: Graph.from_edges(EDGES, resistance=[1.0, np.inf]), "edge 1 has inf"),
     "zero conductance": (lambda: Graph.from_edges(EDGES, conductance=[1.0, 0.0]), "every conductance positive"),
+    "eps of zero": (lambda: ohm.kirchhoff_index(PATH, eps=0.0), r"expected eps in \(0, 1\), got 0.0"),
+    "no demand to prepare for": (lambda: ohm.prepare(PATH, demands=0), "expected at least one demand, got demands=0"),
+    "resistance in words": (
+        lambda: ohm.prepare(PATH).reweight_edge(0, 1, "low"),
+        "finite resistance, got 'low'",
+    ),
     "both weights": (lambda: Graph.from_edges(EDGES, resistance=[1.0, 1.0], conductance=[1.0, 1.0]), "got both"),
     "too few weights": (lambda: Graph.from_edges(EDGES, resistance=[1.0]), r"shape \(2,\), got \(1,\)"),
     "node out of range": (lambda: Graph.from_edges(EDGES, num_nodes=2), r"0..1, got 2"),

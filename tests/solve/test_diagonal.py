@@ -51,9 +51,9 @@ def test_an_estimated_diagonal_is_within_eps_on_every_seed(eps, no_factor):  # n
         for seed in range(4):
             answer = ohm.pinv_diagonal(graph, eps=eps, seed=seed)
             assert "random projections" in answer.note
-            assert answer.error == eps
             assert torch.equal(answer.value > 0, kept)  # all but isolated nodes
-            assert float((answer.value[kept] / truth[kept] - 1).abs().max()) <= eps
+            assert answer.error is not None
+            assert float((answer.value[kept] / truth[kept] - 1).abs().max()) <= answer.error <= 1.01 * eps
         far = ohm.current_flow_closeness(graph, eps=eps).value[kept]
         assert float((far / ohm.current_flow_closeness(graph, method="elimination").value[kept] - 1).abs().max()) <= eps / (
             1 - eps
@@ -68,8 +68,10 @@ def test_graphs_beyond_all_pairs_and_factors_are_estimated_without_eps(no_factor
     truth = exact.pinv(graph).diagonal()
     assert float((ohm.pinv_diagonal(graph).value / truth - 1).abs().max()) <= 0.1
     index = ohm.kirchhoff_index(graph)
-    assert "standard error" in index.note
-    assert float(index.value) == pytest.approx(700 * float(truth.sum()), rel=0.4)
+    assert "random signs" in index.note
+    assert index.error is not None
+    assert index.error <= 0.11
+    assert float(index.value) == pytest.approx(700 * float(truth.sum()), rel=index.error)
     learned = Graph.from_edges(graph.edge_index.t(), resistance=graph.resistance.clone().requires_grad_())
     for question in (ohm.pinv_diagonal, ohm.kirchhoff_index):
         with pytest.raises(ValueError, match="expected resistances without gradient"):

@@ -275,7 +275,7 @@ def test_an_approximate_factor_goes_on_to_precondition_the_edited_graph(in_c, mo
     g = random_graph(600, 1200)
     edges = g.edge_index.t().tolist()
     with nullcontext() if in_c else native.used("off"):
-        solver = ohm.prepare(g, method="elimination")
+        solver = edited = ohm.prepare(g, method="elimination")
         with monkeypatch.context() as patch:
             patch.setattr("ohmformer.solve.engines.elimination.eliminate", None)  # no new factor
             for i in range(4):
@@ -284,11 +284,12 @@ def test_an_approximate_factor_goes_on_to_precondition_the_edited_graph(in_c, mo
                 psi = demands_for(edited.graph)
                 answer, truth = edited.potentials(psi, method="elimination", tol=1e-9), exact.potentials(edited.graph, psi)
                 wrong = certificate.energy_norm(edited.graph, answer.value - truth)
+                assert answer.error is not None
                 assert float((wrong / certificate.energy_norm(edited.graph, truth)).max()) <= answer.error <= 1e-6
             twice = edited.edit(reweight=[(j, 2.0) for j in range(100, 110)])
             assert twice.potentials(demands_for(twice.graph), method="elimination").residual <= 1e-6
+        monkeypatch.setattr("ohmformer.solve.engines.elimination.eliminate", None)
         with pytest.raises(TypeError):  # after more edits a new one is made
-            monkeypatch.setattr("ohmformer.solve.engines.elimination.eliminate", None)
             twice.edit(reweight=[(j, 3.0) for j in range(200, 220)])
 
 

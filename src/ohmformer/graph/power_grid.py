@@ -60,7 +60,7 @@ class PowerGrid(NamedGraph):
     def injection(self) -> Float[np.ndarray, " nodes"]:
         """Megawatts that every bus puts in: its generators less its load and its shunt conductance, and by DC lines.
 
-        A DC line takes ``PF`` out at its first bus and puts in ``PF - (LOSS0 + LOSS1 PF)`` at its second, as MATPOWER's does.
+        A DC line takes ``PF`` out at its first bus and puts in ``PF - (LOSS0 + LOSS1 PF)`` at its second, as in MATPOWER.
         """
         case, number = self.case, self.case.column("bus", "BUS_I")
         running = np.where(case.column("gen", "GEN_STATUS") > 0, case.column("gen", "PG"), 0.0)

@@ -17,7 +17,6 @@ from ohmformer.graph import Graph, circuit
 from ohmformer.integrations.backend_graph import BackendGraph
 from ohmformer.integrations.currents import ask
 
-
 T = TypeVar("T")
 
 

@@ -49,7 +49,8 @@ class Answer:
     """What the nodes are called, where the graph came with labels."""
     error: float | None = None
     """Of potentials and flows ``|phi - phi*|_L / |phi*|_L`` of the worst demand on the worst graph, the error of the flow;
-    of resistances the largest relative error of any. None where there is no such number."""
+    with negative resistances in the norm ``sum_e |r_e| f_e^2`` of flows, as L has none. Of resistances, and of other numbers
+    that are positive, the largest relative error of any. None where there is no such number."""
     error_kind: Literal["bound", "estimate"] | None = None
     """Whether ``error`` is proved, rounding included, or estimated, leaning to the high side."""
     rounded: bool = False

@@ -55,9 +55,13 @@ class Measured:
 def relative_error(norm: Float[Tensor, "*shape"], energy: Float[Tensor, "*shape"]) -> float:
     """The largest error of potentials of some energies if ``norm`` is that of ``L^+`` times their residuals, or more."""
     size = energy.sqrt()
-    wrong = norm + 2 * EPS * size
+    return relative(norm + 2 * EPS * size, size)
+
+
+def relative(wrong: Tensor, size: Tensor) -> float:
+    """The largest relative error of things that have these sizes and are off by ``wrong``."""
     found = torch.where(wrong == 0, 0.0, wrong / (size - wrong).clamp(min=0))
-    return float(found.nan_to_num(nan=math.inf).max()) if found.numel() else 0.0
+    return float(found.nan_to_num(nan=math.inf, posinf=math.inf).max()) if found.numel() else 0.0
 
 
 def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measured:
@@ -92,6 +96,13 @@ def sum_over_graphs(graph: Graph, x: Float[Tensor, "nodes k"]) -> Float[Tensor, 
 def energy_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
     """``|phi|_L``."""
     return measure(graph, phi, torch.zeros_like(phi)).energy.sqrt()
+
+
+def heat(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, " k"]:
+    """``|phi|_L^2`` of every column, all graphs of a batch together, by sums in pairs: right to some roundings."""
+    (tail, head), r = graph.edge_index, graph.resistance.detach().double()[:, None]
+    drops = (x[tail] - x[head] for x in phi.detach().double().split(16, dim=1))  # never as wide as edges x demands
+    return torch.cat([phi.new_zeros(0, dtype=torch.float64), *((drop.square() / r).sum(0) for drop in drops)])
 
 
 def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float:

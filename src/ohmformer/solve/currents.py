@@ -26,6 +26,7 @@ from ohmformer.graph import Graph
 from ohmformer.graph.labelled import LabelledGraph, as_graph
 from ohmformer.graph.ragged import Spans
 from ohmformer.solve.answer import Answer, check_tolerance, join
+from ohmformer.solve.certificate import relative
 from ohmformer.solve.engines.base import Progress
 from ohmformer.solve.plan import METHODS, PANEL
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn
@@ -67,7 +68,9 @@ def current_flow(
 
     The value is the sum of absolute currents over all pairs, ``(edges,)``, and ``nodes`` likewise; with ``each`` it is the
     current of every pair, ``(edges, pairs)``, positive along the edge's direction. ``residual`` is that of the linear
-    systems, for the worst pair. Differentiable in the resistances, where no current is zero.
+    systems, for the worst pair; ``error`` is the relative error of the value, for the worst pair if each is asked for, in
+    the norm ``(sum_e r_e f_e^2)^(1/2)``, or of any of the resistances if that is larger. Differentiable in the resistances,
+    where no current is zero.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
@@ -263,8 +266,26 @@ def _resistance(pairs: _Pairs, potential: Float[Tensor, "nodes k"], of_places: b
     return found[s, column] - found[t, column]
 
 
+def _wrong(
+    pairs: _Pairs, answer: Answer, of_places: bool, resistance: Float[Tensor, " pairs"]
+) -> Float[Tensor, "2 pairs"] | None:
+    """How far off the flow of every pair may be in energy norm, and its resistance; None if that is not known.
+
+    A column is off by the error times its own energy norm, which is ``psi . phi`` under a root, and flows round off.
+    """
+    if answer.error is None:
+        return None
+    error, eps = answer.error + 4 * torch.finfo(answer.value.dtype).eps, torch.finfo(answer.value.dtype).eps
+    if not of_places:
+        size = resistance.detach().clamp(min=0).sqrt()
+    else:
+        own = pairs.at_places(answer.value.detach()).diagonal().clamp(min=0).sqrt() * (1 + error)
+        size = own[pairs.source] + own[pairs.target]
+    return torch.stack([error * size, error * size * resistance.detach().clamp(min=0).sqrt() + 4 * eps * size**2])
+
+
 def _summed(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
-    total, answers, between = graph.resistance.new_zeros(graph.num_edges), [], []
+    total, answers, between, wrong = graph.resistance.new_zeros(graph.num_edges), [], [], []
     pairs, order = pairs.side_by_side(graph)
     for answer, some, of_places in _columns(graph, pairs, request):
         step = max(CELLS // max(answer.value.shape[1], 1 if some.every else some.count), 1)
@@ -274,12 +295,17 @@ def _summed(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
         ]
         total = total + torch.cat(slices) if slices else total
         between.append(_resistance(some, answer.value, of_places))
+        wrong.append(_wrong(some, answer, of_places, between[-1]))
         answers.append(replace(answer, value=total))
+    error, off, size = None, [x for x in wrong if x is not None], torch.cat(between).detach() if between else total[:0]
+    if off and len(off) == len(wrong):
+        heat = (total.detach().square() * graph.resistance.detach()).sum().sqrt()
+        error = max(relative(torch.cat([x[0] for x in off]).sum(), heat), relative(torch.cat([x[1] for x in off]), size))
     share = pairs.share * _uses(pairs)[pairs.of_place.owner]
     put = graph.resistance.new_zeros(graph.num_nodes).index_add(0, pairs.node, share)
     if order is not None:
         between = [torch.cat(between)[order.argsort()]]
-    return _answer(answers, total, (at_nodes(graph, total) + put) / 2, between)
+    return _answer(answers, total, (at_nodes(graph, total) + put) / 2, between, error)
 
 
 def _uses(pairs: _Pairs) -> Tensor:
@@ -307,20 +333,27 @@ def _recomputed(function: Any, *arguments: Any) -> Tensor:
 
 
 def _each(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
-    answers, flows, between = [], [], []
+    answers, flows, between, errors = [], [], [], []
     tail, head = graph.edge_index
     for answer, some, of_places in _columns(graph, pairs, request):
         potential = answer.value[:, some.source] - answer.value[:, some.target] if of_places else answer.value
         flows.append((potential[tail] - potential[head]) / graph.resistance[:, None])
         between.append(_resistance(some, answer.value, of_places))
+        wrong, size = _wrong(some, answer, of_places, between[-1]), between[-1].detach()
+        if wrong is not None:
+            errors.append(max(relative(wrong[0], size.clamp(min=0).sqrt()), relative(wrong[1], size)))
         answers.append(answer)
     flow = torch.cat(flows, dim=1) if flows else graph.resistance.new_zeros(graph.num_edges, 0)
     put = (pairs.put_in(graph, pairs.source) - pairs.put_in(graph, pairs.target)).abs()
-    return _answer(answers, flow, (at_nodes(graph, flow.abs()) + put) / 2, between)
+    error = max(errors) if errors and len(errors) == len(answers) else None
+    return _answer(answers, flow, (at_nodes(graph, flow.abs()) + put) / 2, between, error)
 
 
-def _answer(answers: list[Answer], edges: Tensor, nodes: Tensor, between: list[Tensor]) -> CurrentAnswer:
+def _answer(
+    answers: list[Answer], edges: Tensor, nodes: Tensor, between: list[Tensor], error: float | None
+) -> CurrentAnswer:
     resistance = torch.cat(between) if between else edges.new_zeros(0)
     made = join(answers, edges) if answers else Answer(edges, "none", 0, 0.0, 0.0)
-    certificate = vars(made) | {"residual": math.sqrt(2) * made.residual, "bound": None, "error": None, "error_kind": None}
+    certificate = vars(made) | {"residual": math.sqrt(2) * made.residual, "bound": None, "rounded": False}
+    certificate |= {"error": error, "error_kind": None if error is None else made.error_kind}
     return CurrentAnswer(**certificate, nodes=nodes, resistance=resistance)

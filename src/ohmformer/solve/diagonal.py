@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from ohmformer.graph import Graph
@@ -22,7 +23,7 @@ from ohmformer.solve.costs import DEFAULT_EPS, PANEL, SMALL
 from ohmformer.solve.engines.base import DENSE, Progress
 from ohmformer.solve.factor import look
 from ohmformer.solve.plan import METHODS
-from ohmformer.solve.projections import check_eps, default_tolerance, estimated, local_part_for, without_gradient
+from ohmformer.solve.projections import FAILURE, check_eps, default_tolerance, estimated, local_part_for, without_gradient
 from ohmformer.solve.pseudoinverse import Request, apply_pinv
 from ohmformer.solve.resistance import all_pairs, is_selected, needs_gradient
 
@@ -56,8 +57,8 @@ def pinv_diagonal(
 def current_flow_closeness(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
     """Current-flow closeness, or information centrality, of every node: ``1 / sum_w R_uw`` over its component.
 
-    As ``sum_w R_uw = n L^+_uu + tr L^+``, options and all else are as for :func:`pinv_diagonal`. Isolated nodes have none: zero.
-    The definition is networkx's; times ``n - 1`` it is NetworKit's.
+    As ``sum_w R_uw = n L^+_uu + tr L^+``, options and all else are as for :func:`pinv_diagonal`. Isolated nodes have none:
+    zero. The definition is networkx's; times ``n - 1`` it is NetworKit's.
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     answer = pinv_diagonal(asked, **options)
@@ -87,12 +88,12 @@ def kirchhoff_index(
 
     Of large graphs it is exact by selected inversion wherever the factor of the Laplacian is bearable. With ``eps``, or to
     1 % for larger graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z, until
-    the standard error is below ``eps`` of the estimate; ``note`` says what it is, and there is no gradient. ``progress`` is
-    called with (layers, residual), or with ``eps`` (signs, residual).
+    ``error``, Student's quantile of 0.99 for its mean, is below ``eps``; there is no gradient. ``progress`` is called with
+    (layers, residual), or with ``eps`` (signs, residual).
     """
     check_tolerance(tol, method, METHODS)
     graph = as_graph(graph, resistance=resistance, conductance=conductance).graph
-    whole, request = graph.ranks == graph.graph_sizes - 1, Request(tol, method, progress)
+    whole, request = graph.ranks >= graph.graph_sizes - 1, Request(tol, method, progress)
     if eps is None and is_selected(graph, None, request):
         answer = selected.diagonal(graph, tol)
         traces = answer.value.new_zeros(graph.num_graphs).index_add(0, graph.batch, answer.value)
@@ -108,7 +109,7 @@ def kirchhoff_index(
     check_eps(eps)
     draw = torch.Generator().manual_seed(seed)
     forms: list[Answer] = []
-    relative, stopped = math.inf, False
+    relative, stopped, failure = math.inf, False, FAILURE
     while relative > eps and not stopped:
         z = torch.randint(0, 2, (graph.num_nodes, PANEL), generator=draw, dtype=torch.int8)
         z = graph.center((2 * z - 1).to(graph.device, graph.dtype))
@@ -119,16 +120,21 @@ def kirchhoff_index(
         none = torch.zeros(graph.num_graphs, z.shape[1], dtype=z.dtype, device=z.device)
         forms.append(replace(found, value=none.index_add(0, graph.batch, z * found.value).mT))
         drawn = torch.cat([form.value for form in forms])
-        mean, error = drawn.mean(dim=0), drawn.std(dim=0) / math.sqrt(len(drawn))
-        relative = float(torch.where(mean > 0, error / mean, 0.0).max()) if len(mean) else 0.0
+        failure /= 2  # every look is a chance to be wrong
+        times = float(stdtrit(len(drawn) - 1, 1 - failure / (2 * max(graph.num_graphs, 1)))) / math.sqrt(len(drawn))
+        mean, spread = drawn.mean(dim=0), drawn.std(dim=0)
+        relative = float(torch.where(mean > 0, times * spread / mean, 0.0).max()) if len(mean) else 0.0
         stopped = stopped or bool(progress and progress(len(drawn), found.residual))
     drawn = torch.cat([form.value for form in forms])
     answer = join(forms, drawn)
     value = torch.where(whole, drawn.mean(dim=0) * graph.graph_sizes, torch.inf)
     short = stopped and relative > eps
-    note = f"standard error {relative:.1e} of the estimate, from {len(drawn)} random signs"
+    note = f"within {relative:.1e} with probability {1 - FAILURE:g}, from {len(drawn)} random signs"
     note += ", stopped early" if short else ""
-    return replace(answer, value=value if graph.batched else value[0], bound=None, note=note, stopped=short)
+    error = None if answer.error is None else relative + answer.error
+    kind = None if error is None else "estimate"
+    answer = replace(answer, bound=None, note=note, stopped=short, error=error, error_kind=kind, rounded=False)
+    return replace(answer, value=value if graph.batched else value[0])
 
 
 def _no_gradient(graph: Graph) -> str:
@@ -147,7 +153,8 @@ def _diagonal(graph: Graph, eps: float | None, seed: int, request: Request) -> A
     if graph.width <= SMALL or (eps is None and graph.width <= DENSE):
         answer = apply_pinv(graph, graph.unpad(graph.projector()), request)
         row = torch.arange(graph.num_nodes, device=graph.device)
-        return replace(answer, value=answer.value[row, graph.nodes.within], error=None, error_kind=None)
+        error = None if answer.error is None else answer.error + 16 * torch.finfo(graph.dtype).eps  # of psi . phi at most
+        return replace(answer, value=answer.value[row, graph.nodes.within], error=error, rounded=False)
     if eps is None and needs_gradient(graph):
         raise ValueError(_no_gradient(graph))
     return _estimated(without_gradient(graph), DEFAULT_EPS if eps is None else eps, seed, request)

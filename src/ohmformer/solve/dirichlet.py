@@ -28,8 +28,9 @@ from torch import Tensor
 from ohmformer.graph import Graph
 from ohmformer.graph.labelled import LabelledGraph, as_graph
 from ohmformer.graph.memory import recall
-from ohmformer.solve.answer import Answer, check_reached, check_tolerance
-from ohmformer.solve.engines.base import Progress, residual
+from ohmformer.solve.answer import TOL, Answer, check_reached, check_tolerance
+from ohmformer.solve.certificate import EPS, measure
+from ohmformer.solve.engines.base import Progress
 from ohmformer.solve.factor import keeping
 from ohmformer.solve.plan import METHODS
 from ohmformer.solve.pseudoinverse import Request, apply_pinv, solve
@@ -37,6 +38,12 @@ from ohmformer.solve.pseudoinverse import Request, apply_pinv, solve
 METHOD = "elimination without subtractions"
 ROUNDS = 6
 """Corrections that are tried before a tolerance is said to be out of reach."""
+TIGHT = 1e-3
+"""The residual of a correction at most, so that its own error, which is known by comparison alone, is less than it."""
+FLOOR = 1e-14
+"""An error that is not made smaller."""
+LOOSE = 1e-11
+"""What comparison proves of small graphs above which elimination without subtractions is tried."""
 
 
 def harmonic(
@@ -55,7 +62,8 @@ def harmonic(
 
     The value is ``(nodes, k)``. ``residual`` bounds how far any potential is from the harmonic function, relative to the
     range of the values on its component; so the maximum principle holds to ``tol`` of that range, and nothing is clipped.
-    The bound is proved from residuals that are measured in float64. Ctrl-C and gradients as for :func:`potentials`.
+    The bound is proved from residuals that are measured in float64; ``error`` is the same, with rounding of the values as
+    they are returned. Ctrl-C and gradients as for :func:`potentials`.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
@@ -166,7 +174,7 @@ class Grounded:
         w, left, bound = torch.zeros_like(demand), demand, demand.new_full((self.graph.num_components,), torch.inf)
         for _ in range(ROUNDS):
             w = w + solve(self.graph, self.graph.center(left), Request(1e-3)).value
-            left = residual(self.graph, w, demand)
+            left = measure(self.graph, w, demand).uncentred
             met = 1 - left / self.degree  # L_UU w over d
             least = self._per_component(torch.where(self.is_free[:, None], met, torch.inf), "amin")[:, 0]
             own = torch.zeros_like(demand)
@@ -183,35 +191,46 @@ class Grounded:
 
     def error(
         self, phi: Float[Tensor, "places k"], left: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
-    ) -> float:
-        """How far potentials with residual ``left`` can be off, relative to the range of values; rounding of it counts."""
+    ) -> tuple[float, float]:
+        """How far potentials with residual ``left`` can be off, relative to the range of values, and by rounding alone.
+
+        Sums of flows are exact, flows are right to rounding: :func:`~ohmformer.solve.certificate.measure`.
+        """
         tail, head = self.graph.edge_index
-        count = torch.bincount(self.graph.edge_index.reshape(-1), minlength=len(phi))
         sizes = torch.zeros_like(phi)
         for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x columns
             flow = (x[tail] - x[head]).abs() / self.graph.resistance[:, None]
             out.index_add_(0, tail, flow).index_add_(0, head, flow)
-        rounding = (count + 3)[:, None] * torch.finfo(phi.dtype).eps * sizes
-        worst = self._per_component(torch.where(self.is_free[:, None], (left.abs() + rounding) / self.degree, 0.0), "amax")
-        off = torch.where(span > 0, worst * self.steps[:, None] / torch.where(span > 0, span, 1.0), 0.0)
-        return float(off.nan_to_num(torch.inf, torch.inf).max()) if off.numel() else 0.0
+        rounding = 2 * EPS * sizes
+        worst = [
+            self._per_component(torch.where(self.is_free[:, None], x / self.degree, 0.0), "amax")
+            for x in (left.abs() + rounding, rounding)
+        ]
+        off = [_relative(x * self.steps[:, None], span) for x in worst]
+        return off[0], off[1]
+
+    def size(self, phi: Float[Tensor, "places k"], span: Float[Tensor, "components k"]) -> float:
+        """The largest potential against the ground, relative to the range of values."""
+        own = torch.zeros_like(phi)
+        own[self.place[self.free]] = phi[self.place[self.free]] - phi[self.ground]
+        return _relative(self._per_component(own.abs(), "amax"), span)
 
     def without_subtractions(self, demands: Float[Tensor, "places k"]) -> tuple[Float[Tensor, "places k"], float]:
         """Potentials against the ground of demands that are not negative but there, and their relative error at most.
 
-        They come from sums, products and quotients of positive numbers alone. Eliminating a node with k neighbours rounds
-        the conductances it leaves by (k + 4) eps; potentials are quotients of sums over forests, with an edge for every one
-        of u free nodes that remain, so that they move by 2 u times as much. Sweeps round every entry of the factor twice.
+        They come from sums, products and quotients of positive numbers alone. Sweeps round every entry of the factor twice.
         """
         factor = keeping(self.graph, ~self.is_free.cpu().numpy())
         if factor is None:
             return demands, math.inf
         free = torch.where(self.is_free[:, None], demands, 0.0)
         found = factor.solve(free).to(demands.device)
-        count = factor.pattern.first.diff()[: factor.pattern.eliminated].double() + 4
-        remaining = torch.arange(len(count), 0, -1, dtype=torch.float64)
-        eps = torch.finfo(torch.float64).eps
-        return found, float(eps * (2 * (count * remaining).sum() + 4 * count.sum() + 4 * free.shape[0]))
+        return found, factor.rounding() + 4 * EPS * (int(factor.pattern.first[factor.pattern.eliminated]) + free.shape[0])
+
+
+def _relative(x: Float[Tensor, "components k"], span: Float[Tensor, "components k"]) -> float:
+    found = torch.where(span > 0, x / torch.where(span > 0, span, 1.0), 0.0)
+    return float(found.nan_to_num(torch.inf, torch.inf).max()) if found.numel() else 0.0
 
 
 def _grounded(graph: Graph, nodes: Int[Tensor, " fixed"]) -> Grounded:
@@ -277,31 +296,38 @@ def _potentials(
     answer = _corrected(network, psi.detach(), span, answer, request)
     phi = answer.value
     own = phi[network.place[free]] - phi[network.ground] + base[component[free]]
-    if answer.residual > request.tol and not answer.stopped and request.method == "auto":
+    factored = answer.method in ("direct", "cubing") and answer.residual > LOOSE
+    if (answer.residual > request.tol or factored) and not answer.stopped and request.method == "auto":
         exact, error = network.without_subtractions(demands(low).detach())
         if error < answer.residual:
             own = own + (exact[network.place[free]] + low[component[free]] - own).detach()
             answer = replace(answer, method=METHOD, residual=error, note=f"{answer.method} proved {answer.residual:.1e}")
     value = given.index_put((free.nonzero()[:, 0],), own)
-    error = answer.residual
+    rounding = torch.finfo(graph.dtype).eps * torch.maximum(low.abs(), high.abs())  # of sums with a base
+    error = answer.residual + _relative(rounding, high - low)
     return replace(answer, value=value.to(graph.dtype), bound=None, error=error, error_kind="bound", rounded=False)
 
 
 def _corrected(network: Grounded, psi: Tensor, span: Tensor, answer: Answer, request: Request) -> Answer:
-    """The answer with potentials that are proved to be within the tolerance, as far as corrections get there."""
+    """The answer with potentials that are proved to be within the tolerance, as far as corrections get there.
+
+    A correction tells how far off the potentials are, up to its own error; only if that is too far is it added to them.
+    """
     phi, layers, stopped = answer.value.detach(), answer.layers, answer.stopped
-    left = residual(network.graph, phi, psi)
-    error = network.error(phi, left, span)
+    left = measure(network.graph, phi, psi).uncentred
+    error, rounding = network.error(phi, left, span)
     for _ in range(ROUNDS):
-        if error <= request.tol or stopped or not math.isfinite(error):
+        if error <= max(4 * rounding, FLOOR) or stopped or not math.isfinite(error):
             break
-        tol = min(max(0.3 * request.tol / error, 1e-8), 1e-2)
-        more = solve(network.graph, network.graph.center(left), Request(tol, request.method, request.progress))
+        goal = min(max(0.3 * request.tol / error, TOL), TIGHT)
+        more = solve(network.graph, network.graph.center(left), Request(goal, request.method, request.progress))
         layers, stopped = layers + more.layers, more.stopped
         better = phi + more.value
-        left = residual(network.graph, better, psi)
-        after = network.error(better, left, span)
-        if after >= error:
+        left = measure(network.graph, better, psi).uncentred
+        after, rounding = network.error(better, left, span)
+        seen = network.size(more.value, span) + after
+        if seen <= request.tol or after >= error:
+            error = min(error, seen)
             break
         phi, error = better, after
     value = answer.value + (phi - answer.value.detach())  # corrections have no gradient of their own

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,9 @@ def _edge_number(asked: LabelledGraph, ends: tuple[Any, Any], edge: Any) -> int:
 
 def _numbers(values: list[Any], like: Tensor) -> Float[Tensor, " edges"]:
     """Resistances as a tensor, checked; those that are tensors keep their gradient."""
+    bad = [value for value in values if not isinstance(value, (Real, Tensor))]
+    if bad:
+        raise ValueError(f"expected a positive and finite resistance, got {bad[0]!r}")
     parts = [torch.as_tensor(value, dtype=like.dtype, device=like.device).reshape(1) for value in values]
     for part in parts:
         if not (part > 0 and part.isfinite() and part.reciprocal().isfinite()):

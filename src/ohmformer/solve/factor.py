@@ -63,6 +63,17 @@ class Factor:
         psi = demands.detach().to("cpu", torch.float64).contiguous()
         return self._sweep(psi, graph.batch.cpu(), psi.new_zeros(graph.num_graphs, psi.shape[1]))
 
+    def rounding(self) -> float:
+        """How far, relatively, conductances between kept nodes, and potentials of demands >= 0 against them, may be off.
+
+        Eliminating a node with k neighbours rounds the conductances between these k + 4 times, by eps / 2. What is left at
+        last are quotients of sums over forests, each with fewer than k of these edges, and no more than there are nodes to
+        go. The conductances of the graph itself, of which a forest has one for every such node, are right to eps / 2.
+        """
+        count = self.pattern.first.diff()[: self.pattern.eliminated].double()
+        fewer = torch.minimum(count, torch.arange(len(count), 0, -1, dtype=torch.float64))
+        return float(torch.finfo(torch.float64).eps * (((count + 4) * (fewer + 0.5)).sum() + len(count) + 1))
+
     def _sweep(
         self, psi: Float[Tensor, "nodes k"], owner: Int[Tensor, " nodes"] | None, found: Float[Tensor, "rows k"]
     ) -> Float[Tensor, "rows k"]:

@@ -3,6 +3,9 @@
 As MATPOWER does it: voltages of one unit, angles theta in radians, and on a branch from f to t of reactance x, tap ratio a
 and phase shift s the power ``(theta_f - theta_t - s) / (x a)``. That is an electric flow with reactances as resistances, on
 a signed graph where some are negative.
+
+``error`` is the relative error of the flows, of the worst transfer or outage, in the norm ``(sum |x| f^2)^(1/2)`` over all
+branches; of factors of branches, ``ptdf(branches=...)``, that of a unit's flow through the branch they are found by.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch import Tensor
 from ohmformer.graph.matpower import Case
 from ohmformer.graph.power_grid import PowerGrid
 from ohmformer.solve.answer import Answer, join
+from ohmformer.solve.certificate import EPS, relative
 from ohmformer.solve.flow import potentials
 
 PANEL = 256
@@ -78,8 +82,13 @@ def dc_flow(
     phi = answer.value[:, 0]
     given_angle = torch.deg2rad(torch.as_tensor(grid.case.column("bus", "VA").copy()))
     theta = phi + (given_angle[bus[reference]] - phi[reference])[graph.components]
-    flow = base * ((theta[tail] - theta[head]) / graph.resistance - shifted)
+    by_angles = (phi[tail] - phi[head]) / graph.resistance
+    flow = base * (by_angles - shifted)
+    heat = _heat(grid, torch.stack([by_angles, shifted, flow / base], dim=1))
+    wrong = None if answer.error is None else answer.error * heat[0] + 4 * EPS * (heat[0] + heat[1])
+    error = None if wrong is None else relative(wrong, heat[2])
     certificate = {name: value for name, value in vars(answer).items() if name not in ("value", "labels", "note")}
+    certificate |= {"error": error, "rounded": False}
     return PowerAnswer(
         torch.zeros(len(grid.case.branch), dtype=torch.float64).index_copy(0, torch.as_tensor(grid.branch), flow),
         **certificate,
@@ -158,10 +167,11 @@ def lodf(
     """
     grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
     edge, out = grid.edges_of_rows(branches), grid.edges_of_rows(outages, running=True)
-    splits = torch.as_tensor(np.isin(out, grid.bridges()))
+    splits, grown = torch.as_tensor(np.isin(out, grid.bridges())), []
 
     def after(phi: Tensor, some: slice) -> Tensor:
         own = _factors(grid, out[some], phi).diagonal()
+        grown.append(float(_growth(grid, out[some], phi, own).where(~splits[some], 0.0).max()))
         lost = (1 - own).abs() <= SINGULAR * own.abs().clamp(min=1)
         if bool((wrong := lost & ~splits[some]).any()):
             name = grid.branch_name(int(out[some][int(wrong.nonzero()[0])]))
@@ -171,6 +181,8 @@ def lodf(
         return torch.where(splits[some], torch.nan, factors)
 
     found = _by_panels(grid, grid.graph.edge_index.numpy()[:, out], tol, method, after, len(edge))
+    error = None if found.error is None else (found.error + 4 * EPS) * max(grown, default=0.0)
+    found = replace(found, error=error)
     names = [grid.branch_name(int(j)) for j in out[splits.numpy()]]
     more = f" and of {len(names) - 3} more" if len(names) > 3 else ""
     note = f"the grid falls apart without {', '.join(names[:3])}{more}" if names else ""
@@ -206,6 +218,21 @@ def _factors(grid: PowerGrid, edge: Int[np.ndarray, " rows"], phi: Float[Tensor,
     j = torch.as_tensor(edge)
     tail, head = grid.graph.edge_index[:, j]
     return torch.where((j >= 0)[:, None], (phi[tail] - phi[head]) / grid.graph.resistance[j, None], 0.0)
+
+
+def _growth(
+    grid: PowerGrid, out: Int[np.ndarray, " k"], phi: Float[Tensor, "nodes k"], own: Float[Tensor, " k"]
+) -> Float[Tensor, " k"]:
+    """By how much the relative error of a unit's flow f may grow in ``f / (1 - f_out)``, with -1 on the branch itself."""
+    flow, left = _factors(grid, np.arange(grid.graph.num_edges), phi), (1 - own).abs()
+    size, r = _heat(grid, flow), grid.graph.resistance[out].abs()
+    factors = (flow / left).index_put((torch.as_tensor(out), torch.arange(len(out))), torch.tensor(1.0).double())
+    return size / left * (1 + size / r.sqrt() / left) / _heat(grid, factors)
+
+
+def _heat(grid: PowerGrid, flow: Float[Tensor, "edges k"]) -> Float[Tensor, " k"]:
+    """The norm in which flows are compared, ``(sum_e |x_e| f_e^2)^(1/2)``."""
+    return (flow.detach().square() * grid.graph.resistance.abs()[:, None]).sum(0).sqrt()
 
 
 def _balanced(grid: PowerGrid, injection: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:

@@ -198,6 +198,7 @@ def estimated(
 
     ``squares`` makes of projected potentials the sum of their squares for every item. After a first panel the number of
     projections follows from what it says of the remainders: as many as are worth more than solving for the worst items.
+    ``error`` is how far off sure items are at most by quantiles, and what errors of potentials add to squares on average.
     """
     fixed = without_gradient(graph)
     noise, total = _Noise(fixed, seed), torch.zeros(len(local), dtype=torch.float64, device=graph.device)
@@ -214,7 +215,7 @@ def estimated(
                 break  # those before it are whole
             total += squares(panel.value)
             done += psi.shape[1]
-            worst = panel if worst is None or panel.residual > worst.residual else worst
+            worst = panel if worst is None else join([worst, panel], None)
             stopped = stopped or bool(request.progress and request.progress(done, worst.residual))
             if done == wanted:
                 looks, failure = looks + 1, failure / 2  # every look at the numbers is a chance to be wrong
@@ -237,13 +238,12 @@ def estimated(
     note += ", stopped early" if short else ""
     if worst.note and not worst.stopped:
         note = f"{note}; {worst.note}"
-    error = None if short else eps
-    return (
-        replace(
-            worst, value=value.to(graph.dtype), bound=None, note=note, stopped=short, error=error, error_kind="estimate"
-        ),
-        unsure,
-    )
+    least, most = local + rest / high, local + rest / low
+    far = torch.maximum(value / least - 1, 1 - value / most)[~unsure]
+    error = None if worst.error is None else (float(far.max()) if len(far) else 0.0) + 2 * worst.error
+    certificate = {"error": error, "error_kind": None if error is None else "estimate"}
+    answer = replace(worst, value=value.to(graph.dtype), bound=None, note=note, stopped=short, **certificate)
+    return answer, unsure
 
 
 def resistive_embedding(
@@ -262,11 +262,12 @@ def resistive_embedding(
 
     Without ``dim``, for small graphs, they are the rows of the principal root of ``L^+``, a matrix (of a batch one per
     graph, :class:`~ohmformer.graph.ragged.Matrices`): by ``"newton-schulz"``, by ``"power-series"`` (Lemma 2) or by LAPACK
-    (``"direct"``), and ``residual`` is ``|M L M - I-hat|`` in the operator norm.
+    (``"direct"``), and ``residual`` is ``|M L M - I-hat|`` in the operator norm. So much squared distances are off,
+    relatively, and with what rounds off that is ``error``.
 
     With ``dim`` they are those of ``L^+ B``, projected at random onto that many columns: squared distances are right on
-    average, with a relative standard deviation of ``sqrt(2 / dim)``; methods, ``residual`` and ``progress`` as for
-    :func:`potentials`.
+    average, with a relative standard deviation of ``sqrt(2 / dim)``, and ``error`` is how far one of them is off at most
+    with probability 0.99; methods, ``residual`` and ``progress`` as for :func:`potentials`.
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     found = asked.graph
@@ -275,7 +276,11 @@ def resistive_embedding(
         if dim < 1:
             raise ValueError(f"expected dim >= 1, got {dim}")
         panels = list(_embedded(found, dim, seed, Request(tol, method, progress, trace)))
-        return replace(join(panels, torch.cat([panel.value for panel in panels], dim=1)), labels=asked.labels)
+        answer = join(panels, torch.cat([panel.value for panel in panels], dim=1))
+        low, high = interval(dim, 1)
+        error = None if answer.error is None else max(1 - low, high - 1) + 2 * answer.error
+        kind = None if error is None else "estimate"
+        return replace(answer, labels=asked.labels, bound=None, error=error, error_kind=kind, rounded=False)
     check_tolerance(tol, method, ("auto", *ROOTS, "direct"))
     if found.width > SMALL:
         raise ValueError(f"expected dim= for graphs of more than {SMALL} nodes, got {found.width} nodes and no dim")
@@ -300,7 +305,7 @@ def _roots(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
             return answer
         note = f"newton-schulz stopped at a residual of {answer.residual:.1e}"
     root = exact.sqrt_pinv(graph)
-    return Answer(root, "lapack", 0, _root_residual(graph, root), None, note=note)
+    return _certified(graph, Answer(root, "lapack", 0, 0.0, None, note=note))
 
 
 def _root(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
@@ -310,11 +315,17 @@ def _root(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
     layers = construction.layers_for(tol / (3 * math.sqrt(spectrum.lmax)))
     root, states = construction.answer_to(graph, None, layers=layers, trace=trace)
     e = construction.error_bound(layers) * math.sqrt(spectrum.lmax)
-    return Answer(root, method, layers, _root_residual(graph, root), 2 * e + e**2, spectrum, trace=states)
+    return _certified(graph, Answer(root, method, layers, 0.0, 2 * e + e**2, spectrum, trace=states))
 
 
-def _root_residual(graph: Graph, root: Float[Tensor, "*graphs width width"]) -> float:
+def _certified(graph: Graph, answer: Answer) -> Answer:
+    """The answer with its residual: ``M L M``, of rank n - 1, has the eigenvalues of the map from R to squared distances."""
+    root, laplacian = answer.value.detach(), graph.laplacian().detach()
     if not root.numel():
-        return 0.0
-    defect = (root @ graph.laplacian() @ root - graph.projector()).detach()
-    return float(torch.linalg.eigvalsh((defect + defect.mT) / 2).abs().max()) if defect.isfinite().all() else math.inf
+        return replace(answer, error=0.0, error_kind="bound")
+    defect = root @ laplacian @ root - graph.projector()
+    whole = bool(defect.isfinite().all())
+    residual = float(torch.linalg.eigvalsh((defect + defect.mT) / 2).abs().max()) if whole else math.inf
+    lost = (root.abs() @ laplacian.abs() @ root.abs()).sum(-1).max()  # products of n terms, in norm
+    rounding = 4 * (root.shape[-1] + 2) * torch.finfo(root.dtype).eps * float(lost)
+    return replace(answer, residual=residual, error=residual + rounding if whole else math.inf, error_kind="bound")

@@ -57,7 +57,7 @@ def apply_in_turn(graph: Graph, panels: Iterable[Tensor], request: Request) -> I
 
     for psi in panels:
         if last is not None and last.stopped:
-            last = replace(last, value=torch.zeros_like(psi), layers=0, residual=1.0)
+            last = replace(last, value=torch.zeros_like(psi), layers=0, residual=1.0, error=None, error_kind=None)
         else:
             last = apply_pinv(graph, psi, replace(request, progress=tell))
             before, now = before + now, 0

@@ -16,13 +16,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from ohmformer import native
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
 from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve import pairwise, selected
 from ohmformer.solve.answer import TOL, Answer, check_reached, check_tolerance, join, reached
-from ohmformer.solve.certificate import resistance_error
+from ohmformer.solve.certificate import heat, resistance_error
 from ohmformer.solve.costs import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, PANEL, SMALL
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
@@ -153,7 +154,7 @@ def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answ
     if graph.num_graphs > 1 and graph.width > SMALL:
         return _edges_of_batch(graph, eps, seed, request)
     if is_selected(graph, eps, request):
-        answer = selected.edge_resistances(graph, request.tol)
+        answer = check_reached(selected.edge_resistances(graph, request.tol), request.tol, request.tol_of)
         return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
     if eps is None and graph.width > DENSE and not needs_gradient(graph):
         answer = _edges(graph, DEFAULT_EPS, seed, replace(request, tol=max(request.tol, 1e-3 * DEFAULT_EPS)))
@@ -172,12 +173,15 @@ def _edges_of_batch(graph: Graph, eps: float | None, seed: int, request: Request
 
 
 def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
-    """Whether selected inversion answers for all edges of a large graph.
+    """Whether selected inversion answers for all edges of a graph that is too large for the kernel of inverses.
 
     It does where nothing else was asked for and the factor is bearable, unless the other way is faster: an estimate, or up
     to :data:`DENSE` nodes a solve for each of them.
     """
-    if request.method not in ("auto", "direct") or request.trace or graph.width <= SMALL:
+    in_c = native.active() is not None and graph.device.type == "cpu"
+    either = in_c and request.method == "auto" and request.tol_of == "residual"
+    little = min(native.KERNELS["ohm_invert"].limits["nodes"], SMALL) if either else SMALL
+    if request.method not in ("auto", "direct") or request.trace or graph.width <= little:
         return False
     entries, demands = 2 * graph.num_edges + graph.num_nodes, math.inf if graph.width > DENSE else graph.num_nodes
     if eps is not None:
@@ -196,10 +200,12 @@ def needs_gradient(graph: Graph) -> bool:
 # ---------------------------------------------------------------------------------------------------- parts of a batch
 
 
-def _parts(graph: Graph, demands: int, request: Request) -> Iterator[tuple[Int[Tensor, " graphs"], Graph, Part]]:
-    """The parts of a plan: small graphs together, of which inverses are made; every other graph on its own."""
+def _parts(
+    graph: Graph, demands: int, request: Request, *, inverses: bool = True
+) -> Iterator[tuple[Int[Tensor, " graphs"], Graph, Part]]:
+    """The parts of a plan: small graphs together, of which inverses are made if they pay; every other graph on its own."""
     every = torch.arange(graph.num_graphs, device=graph.device)
-    for part in make_plan(graph, demands, request.tol, request.method, request.trace, inverses=True).parts:
+    for part in make_plan(graph, demands, request.tol, request.method, request.trace, inverses=inverses).parts:
         which = every if part.which is None else part.which
         if _has_inverse(part, request) or len(which) == 1 or part.of(graph).width <= SMALL:
             yield which, part.of(graph), part
@@ -283,7 +289,7 @@ def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], r
     """Resistances of pairs, part by part: out of inverses, or by solving for each."""
     answers, parts, places = [], [], []
     graph_of = graph.batch[u]
-    for which, some, part in _parts(graph, min(len(u), 4 * PANEL), request):
+    for which, some, part in _parts(graph, min(len(u), 4 * PANEL), request, inverses=len(u) > graph.width):
         whole = len(which) == graph.num_graphs
         mine = joined.nonzero()[:, 0] if whole else (joined & torch.isin(graph_of, which)).nonzero()[:, 0]
         if not len(mine):
@@ -308,13 +314,18 @@ def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -
         return _certified(inverses.between(u, v).to(graph.dtype), inverses, request)
     if graph.width > DENSE or (len(u) <= graph.width and not _is_eliminated(graph, part, request)):
         return _pair_by_pair(graph, u, v, request)
+    if len(u) <= graph.width and request.tol_of == "residual":
+        return _pair_by_pair(graph, u, v, replace(request, method="direct"))
     matrices, answer = _matrices(graph, part, request)
     place, slot = matrices.spans.start[graph.batch[u]], graph.nodes.within
     return replace(answer, value=matrices.entries[place + matrices.sizes[graph.batch[u]] * slot[u] + slot[v]])
 
 
 def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answer:
-    """One solve per pair, a few panels of them at once."""
+    """One solve per pair, a few panels of them at once.
+
+    As ``R = psi . phi*``, it is off by at most the error e of phi, relatively, ``2 psi . phi - |phi|_L^2`` by ``e^2``.
+    """
     parts = torch.arange(len(u), device=graph.device).split(4 * PANEL)
 
     def demands(part: Tensor) -> Tensor:
@@ -325,7 +336,10 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
     answers = []
     for part, phi in zip(parts, apply_in_turn(graph, map(demands, parts), request), strict=True):
         column = torch.arange(len(part), device=graph.device)
-        answers.append(replace(phi, value=phi.value[u[part], column] - phi.value[v[part], column]))
+        found = phi.value[u[part], column] - phi.value[v[part], column]
+        better = 2 * found.detach().double() - heat(graph, phi.value)
+        error = None if phi.error is None else phi.error**2 + 16 * torch.finfo(graph.dtype).eps
+        answers.append(replace(phi, value=found + (better - found.detach()).to(found), error=error, rounded=False))
     return join(answers, torch.cat([a.value for a in answers]))
 
 

@@ -96,8 +96,8 @@ class Solver:
     def edit(self, *, add: Iterable[Any] = (), remove: Iterable[Any] = (), reweight: Iterable[Any] = ()) -> Solver:
         """A solver for the graph with some edges added, removed or given another resistance; this one stays as it is.
 
-        If a factor is kept, exact or approximate, the new one answers by it until there are too many edits; then a new one is
-        made. Its edges are those that stay, in their order, and then those that were added.
+        If a factor is kept, exact or approximate, the new one answers by it until there are too many edits; then a new
+        factor is made. Its edges are those that stay, in their order, and then those that were added.
 
         Args:
             add: triples ``(u, v, resistance)``, in parallel to edges that are there.
@@ -145,4 +145,6 @@ def prepare(
         conductance: likewise.
     """
     check_tolerance(tol, method, METHODS)
+    if demands < 1:
+        raise ValueError(f"expected at least one demand, got demands={demands}")
     return Solver(as_graph(graph, resistance=resistance, conductance=conductance), demands, tol, method)

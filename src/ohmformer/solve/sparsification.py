@@ -19,8 +19,10 @@ from ohmformer import exact
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve.answer import GraphAnswer, join
+from ohmformer.solve.certificate import EPS
 from ohmformer.solve.engines.base import Progress
 from ohmformer.solve.plan import SMALL
+from ohmformer.solve.projections import check_eps
 from ohmformer.solve.pseudoinverse import Request, solve
 from ohmformer.solve.resistance import effective_resistance
 
@@ -46,11 +48,11 @@ def sparsify(
 ) -> GraphAnswer:
     """A graph on the same nodes with fewer edges, whose energy is within ``1 +- eps`` of the given one's for all potentials.
 
-    ``residual`` is the largest relative difference of energies, ``kept`` the edges that stay. Up to 400 nodes it is measured
-    by LAPACK; beyond, by Lanczos' method with a random start, with what it may lack added, so that it holds with probability
-    0.99. Samples grow until it is at most ``eps``; where that takes more than nine tenths of the edges, as on trees and
-    sparse graphs, the graph comes back unchanged. Gradients go through the weights of edges that stay, with their
-    probabilities as constants.
+    ``residual`` and ``error`` are the largest relative difference of energies, ``kept`` the edges that stay. Up to 400 nodes
+    it is measured by LAPACK; beyond, by Lanczos' method with a random start, with what it may lack added, so that it holds
+    with probability 0.99. Samples grow until it is at most ``eps``; where that takes more than nine tenths of the edges, as
+    on trees and sparse graphs, the graph comes back unchanged. Gradients go through the weights of edges that stay, with
+    their probabilities as constants.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes; every graph of a batch is sampled on its own.
@@ -65,8 +67,7 @@ def sparsify(
     >>> answer.graph.num_edges < 1770 / 2, answer.residual <= 0.9
     (True, True)
     """
-    if not 0 < eps < 1:
-        raise ValueError(f"expected eps in (0, 1), got {eps!r}")
+    check_eps(eps)
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     found = asked.graph
     if not found.batched:
@@ -75,13 +76,13 @@ def sparsify(
     edges = found.edge_graph.argsort(stable=True).split(found.edge_counts.tolist())
     kept = torch.cat([mine[answer.kept] for mine, answer in zip(edges, answers, strict=True)])
     if not answers:
-        return GraphAnswer(found, "none", 0, 0.0, 0.0, kept=kept)
+        return GraphAnswer(found, "none", 0, 0.0, 0.0, kept=kept, error=0.0, error_kind="bound")
     return replace(join(answers, Graph.collate([a.graph for a in answers])), kept=kept, labels=asked.labels)
 
 
 def _sparsified(graph: Graph, eps: float, seed: int, progress: Progress | None) -> GraphAnswer:
     every = torch.arange(graph.num_edges, device=graph.device)
-    same = GraphAnswer(graph, "none", 0, 0.0, 0.0, note="sampling would not pay", kept=every)
+    same = GraphAnswer(graph, "none", 0, 0.0, 0.0, note="sampling would not pay", kept=every, error=0.0, error_kind="bound")
     fixed, scale = replace(graph, resistance=graph.resistance.detach()), 2 / eps**2
     rank = graph.num_nodes - graph.num_components
     if scale * rank > PAYS * graph.num_edges:
@@ -99,7 +100,8 @@ def _sparsified(graph: Graph, eps: float, seed: int, progress: Progress | None) 
             return replace(same, method=METHOD, layers=solved, note="stopped", stopped=True)
         if gap <= eps:
             how = f"by {steps} Lanczos steps, with probability {1 - FAILURE}" if steps else "by LAPACK"
-            return GraphAnswer(sample, METHOD, solved, gap, None, note=f"measured {how}", kept=kept)
+            certificate = {"error": gap, "error_kind": "estimate" if steps else "bound"}
+            return GraphAnswer(sample, METHOD, solved, gap, None, note=f"measured {how}", kept=kept, **certificate)
         scale *= 1.4
     return same
 
@@ -111,9 +113,10 @@ def _distance(
     if sample.num_components > graph.num_components:
         return math.inf, 0, False
     if graph.num_nodes <= SMALL:
-        root = exact.sqrt_pinv(graph.to(dtype=torch.float64))
-        ratios = torch.linalg.eigvalsh(root @ sample.to(dtype=torch.float64).laplacian() @ root)[graph.num_components :]
-        return float((ratios - 1).abs().max()) if len(ratios) else 0.0, 0, False
+        root, other = exact.sqrt_pinv(graph.to(dtype=torch.float64)), sample.to(dtype=torch.float64).laplacian()
+        ratios = torch.linalg.eigvalsh(root @ other @ root)[graph.num_components :]
+        lost = 4 * (len(root) + 2) * EPS * (root.abs() @ other.abs() @ root.abs()).sum(1)  # what rounds off
+        return float((ratios - 1).abs().max() + lost.max()) if len(ratios) else 0.0, 0, False
     # Lanczos' method for L^+ L~, symmetric in the inner product of L, from a start that is isotropic there; by Kuczynski and
     # Wozniakowski the largest eigenvalue of a positive matrix is missed by a factor above 1 - lack with probability FAILURE
     odds = math.log(2 * 1.648 * math.sqrt(graph.num_nodes) / FAILURE)

@@ -185,9 +185,12 @@ class _Run:
             for block, depth in zip(self.blocks.blocks, depths, strict=True):
                 of_block = [block.rows_of(x)[..., 0] for x in of_nodes]
                 found.append(invert_(ScaledBlock(graph.connected, block.of(buffer), *of_block), depth))
+        of_node = torch.cat([degree * buffer[self.blocks.diagonal()], degree.new_zeros(1)])
         for block, depth, (residual, squarings) in zip(self.blocks.blocks, depths, found, strict=True):
-            # R is wrong by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X
-            width, rounding = block.node.shape[1], 2 * EPS / depth.cubing.spectrum.lmin
+            # R is wrong by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. Entries
+            # of D^1/2 X D^1/2 round, of which R takes differences, and the residual sums: both to its largest, as R >= 1/d
+            width, largest = block.node.shape[1], of_node[block.node].max() if block.node.numel() else 0.0
+            rounding = 8 * EPS * float(largest)
             self.error = max(self.error, math.sqrt(width) * residual + rounding)
             self.layers, self.residual = max(self.layers, depth.depth + squarings), max(self.residual, residual)
             self.bound, self.lmin = max(self.bound, depth.bound), min(self.lmin, depth.cubing.spectrum.lmin)
