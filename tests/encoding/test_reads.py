@@ -12,6 +12,7 @@ from torch_geometric.data import Batch, Data
 from ohmformer import native
 from ohmformer.encoding import AddSpectrum, LinearTransformerPE
 from ohmformer.encoding.norm import RunningNorm
+from ohmformer.encoding.spectra import Spectra
 from tests.encoding.molecules import batch_of, fuzzed, molecules, relabelled
 
 ALL = ("nodes", "edges", "pairs")
@@ -146,13 +147,41 @@ class _NoHostReads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("library", ["off", None])
-def test_with_kept_spectra_nodes_are_encoded_and_trained_without_asking_the_device(library):
-    batch = batch_of(AddSpectrum()(data.clone()) for data in molecules(8))
-    model = LinearTransformerPE(16)
-    with native.used(library) if library else torch.enable_grad(), _NoHostReads():
-        model(batch).square().sum().backward()
+def test_with_kept_spectra_nothing_is_asked_of_the_device_to_encode_and_to_train(library):
+    graphs = molecules(8)
+    batch, width = batch_of(AddSpectrum()(data.clone()) for data in graphs), max(data.num_nodes or 0 for data in graphs)
+    model = LinearTransformerPE(16, read=ALL)
+    with native.used(library) if library else torch.enable_grad():
+        with _NoHostReads():
+            found = model(batch, width=width)
+            torch.stack([x.square().sum() for x in found]).sum().backward()
+        for x, y in zip(found, model.eval()(batch), strict=True):
+            torch.testing.assert_close(x, y)
     with pytest.raises(AssertionError), _NoHostReads():
         model(batch_of(molecules(8)))
+
+
+def test_pairs_are_padded_as_told_and_a_width_too_small_is_refused():
+    batch, model = (
+        batch_of(AddSpectrum()(data.clone()) for data in molecules(8)),
+        LinearTransformerPE(4, read="pairs").eval(),
+    )
+    plain = model(batch)
+    wide = model(batch, width=plain.shape[1] + 3)
+    assert torch.equal(wide[:, :-3, :-3], plain)
+    assert not bool(wide[:, -3:].any() or wide[:, :, -3:].any())
+    with pytest.raises(RuntimeError, match="expected width= at least the nodes of the largest graph"):
+        model(batch, width=plain.shape[1] - 1)
+
+
+def test_the_bound_on_the_largest_graph_holds_and_is_sharp_for_graphs_of_one_size():
+    for sizes in ([1], [7, 7, 7], [1, 2, 9], [30, 1, 1, 1, 1], [0, 4]):
+        start = torch.tensor([0, *sizes]).cumsum(0)
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        spectra = Spectra.arrange(torch.zeros(sum(sizes)), torch.zeros(sum(n * n for n in sizes)), start, owner)
+        assert max(sizes) <= spectra.widest() <= sum(sizes)
+        if len(set(sizes)) == 1:
+            assert spectra.widest() == sizes[0]
 
 
 COMPILED = """
@@ -165,13 +194,23 @@ given = batch.edge_index, None, batch.batch, batch.num_nodes, torch.ones(14, 3)
 for phi0, options in {"walks": {}, "random": {}, "index": {"max_nodes": 9}, "features": {"in_features": 3}}.items():
     model = LinearTransformerPE(16, phi0=phi0, **options).eval()
     torch.testing.assert_close(torch.compile(model, backend="aot_eager")(*given), model(*given))
-model = LinearTransformerPE(16)
+model = LinearTransformerPE(16, read=("nodes", "edges", "pairs"))
 kept = batch.spectrum_values, batch.spectrum_vectors, batch.spectrum_check
 compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-found = compiled(*given, None, kept)
-found.square().sum().backward()
-torch.testing.assert_close(found, model.eval()(batch), atol=1e-4, rtol=1e-4)
+found = compiled(*given, None, kept, 9)
+sum(x.square().sum() for x in found).backward()
+for x, y in zip(found, model.eval()(batch), strict=True):
+    torch.testing.assert_close(x, y, atol=1e-4, rtol=1e-4)
 assert float(model.scalars.grad.abs().sum()) > 0
+program = torch.export.export(model, (*given, None, kept, 9))
+for x, y in zip(program.module()(*given, None, kept, 9), model(batch), strict=True):
+    torch.testing.assert_close(x, y, atol=1e-4, rtol=1e-4)
+try:
+    torch.export.export(LinearTransformerPE(16), given)
+except ValueError as error:
+    assert "use AddSpectrum" in str(error), error
+else:
+    raise AssertionError("exported without kept spectra")
 """
 
 

@@ -1,4 +1,4 @@
-"""Initial weights of ``LinearTransformerPE``, from its seed alone."""
+"""Initial weights and random starts of ``LinearTransformerPE``, from a seed alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -39,3 +40,9 @@ def draw_weights(model: Any) -> None:
         if model.embed is not None:
             model.embed.weight.copy_(noise(*model.embed.weight.shape) / math.sqrt(model.embed.in_features))
             model.embed.bias.zero_()
+
+
+def rows_of_seed(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
+    """Draw Gaussian rows of which row i is the same whatever the number of rows: torch fills blocks of numbers in order."""
+    whole = -(-rows // 256) * 256
+    return torch.randn(whole, columns, generator=torch.Generator().manual_seed(seed))[:rows]

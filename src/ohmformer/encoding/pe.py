@@ -17,7 +17,7 @@ from ohmformer.encoding import saving
 from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.engines import Problem, Read, encode, error_of, functions_of, on_spectra
-from ohmformer.encoding.initial import draw_weights
+from ohmformer.encoding.initial import draw_weights, rows_of_seed
 from ohmformer.encoding.inputs import Pairs, read_pairs
 from ohmformer.encoding.norm import RunningNorm
 from ohmformer.encoding.on_spectrum import weights_of
@@ -30,6 +30,12 @@ SAMPLED = (
     "the encoding of a sampled subgraph is not that of its nodes in the whole graph: encode the whole graph once and take "
     "rows n_id of it"
 )
+
+
+UNTRACED = (
+    "expected kept spectra to export: what is computed depends on the sizes of graphs, so no trace fits all; use AddSpectrum"
+)
+_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # since torch 2.7
 
 
 def _untraced(function: Function) -> Function:
@@ -172,6 +178,7 @@ class LinearTransformerPE(nn.Module):
         x: Tensor | None = None,
         generator: torch.Generator | None = None,
         spectrum: tuple[Tensor, Tensor, Tensor] | None = None,
+        width: int | None = None,
     ) -> Any:
         """Return what ``read`` names.
 
@@ -187,6 +194,7 @@ class LinearTransformerPE(nn.Module):
             x: node features, for ``phi0="features"``.
             generator: draws random starts.
             spectrum: what ``AddSpectrum`` keeps in the data, ``(spectrum_values, spectrum_vectors, spectrum_check)``.
+            width: nodes that pairs are padded to; those of the largest graph, for which the device is asked, unless given.
 
         >>> from torch_geometric.data import Data
         >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
@@ -203,23 +211,28 @@ class LinearTransformerPE(nn.Module):
             num_nodes = data.num_nodes if num_nodes is None else num_nodes
             x = data.x if x is None and self.phi0 == "features" else x
             spectrum = tuple(data[name] for name in KEPT) if spectrum is None and KEPT[0] in data else spectrum  # pyright: ignore
+        if spectrum is None and _is_exporting():
+            raise ValueError(UNTRACED)
         if spectrum is None or not self.functions or (edge_weight is not None and edge_weight.requires_grad):
-            return self._compute(edge_index, edge_weight, batch, num_nodes, x, generator)
+            return self._compute(edge_index, edge_weight, batch, num_nodes, x, generator, width)
         nodes = len(spectrum[0])
         if num_nodes is not None and num_nodes != nodes:
             raise ValueError(f"expected the spectra of {num_nodes} nodes, got those of {nodes}: use AddSpectrum again")
         batch = torch.zeros(nodes, dtype=torch.long, device=spectrum[0].device) if batch is None else batch
-        return self.on(kept_spectra(spectrum, edge_index, edge_weight, batch, self.laplacian, self.degrees), edge_index)
+        return self.on(
+            kept_spectra(spectrum, edge_index, edge_weight, batch, self.laplacian, self.degrees), edge_index, width
+        )
 
-    def on(self, spectra: Spectra, edge_index: Int[Tensor, "2 edges"]) -> Any:
+    def on(self, spectra: Spectra, edge_index: Int[Tensor, "2 edges"], width: int | None = None) -> Any:
         """Return what :meth:`forward` does for graphs whose spectra are known."""
         read = on_spectra(spectra, self._weights(), None, restore=self.phi0 == "walks")
-        return self._read(read, edge_index, spectra.start, spectra.owner)
+        total = None if spectra.padded else len(spectra.vectors)
+        return self._read(read, edge_index, spectra.start, spectra.owner, width, total)
 
     @_untraced
     def _compute(
         self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None, x: Tensor | None,
-        generator: torch.Generator | None,
+        generator: torch.Generator | None, width: int | None,
     ) -> Any:  # fmt: skip
         """Encode graphs of which nothing was kept."""
         if num_nodes is None and batch is None and x is not None:
@@ -229,7 +242,7 @@ class LinearTransformerPE(nn.Module):
             if self.functions:
                 found = functions_of(pairs, self._weights(), self.reads, restore=self.phi0 == "walks", seed=self.seed)
                 start = torch.cat([pairs.graph.graph_offsets, pairs.graph.graph_sizes.sum()[None]])
-                return self._read(found, edge_index.long(), start, pairs.graph.batch)
+                return self._read(found, edge_index.long(), start, pairs.graph.batch, width)
             layers = self._layers()
             draws = self.draws if self.phi0 == "random" else 1
             phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
@@ -270,7 +283,9 @@ class LinearTransformerPE(nn.Module):
         """The precision of the layers: that of the weights, but float32 at least."""
         return torch.promote_types(self.scalars.dtype, torch.float32)
 
-    def _read(self, read: Read, edge_index: Tensor, start: Tensor, batch: Tensor) -> Any:
+    def _read(
+        self, read: Read, edge_index: Tensor, start: Tensor, batch: Tensor, width: int | None, total: int | None = None
+    ) -> Any:
         """Return functions of N at nodes, edges and pairs, whatever is to be read, normalised."""
         answers = []
         for what in self.reads:
@@ -280,7 +295,7 @@ class LinearTransformerPE(nn.Module):
             elif what == "edges":
                 answers.append(self._out(what, read(edge_index[0], edge_index[1])))
             else:
-                u, v, place, shape = every_pair(start, batch)
+                u, v, place, shape = every_pair(start, batch, width, total)
                 rows = self._out(what, read(u, v))
                 dense = rows.new_zeros(math.prod(shape), self.dim).index_copy(0, place, rows)
                 answers.append(dense.view(*shape, self.dim))
@@ -327,7 +342,7 @@ class LinearTransformerPE(nn.Module):
         if generator is not None:
             shape = graph.num_nodes, self.hidden
             return torch.randn(shape, generator=generator, device=generator.device).to(self.scalars)
-        return _rows_of_seed(self.seed + 7919 * draw, graph.width, self.hidden).to(self.scalars).index_select(0, place)
+        return rows_of_seed(self.seed + 7919 * draw, graph.width, self.hidden).to(self.scalars).index_select(0, place)
 
     def _layers(self) -> list[Layer]:
         """Return the weights of every layer, scalars multiplied out; plain numbers where no gradient is wanted."""
@@ -378,9 +393,3 @@ class LinearTransformerPE(nn.Module):
 def _add_missing_calls(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """Start counting at zero for a state that was saved without the count."""
     state.setdefault(f"{prefix}calls", torch.zeros((), dtype=torch.int64))
-
-
-def _rows_of_seed(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """Draw Gaussian rows of which row i is the same whatever the number of rows: torch fills blocks of numbers in order."""
-    whole = -(-rows // 256) * 256
-    return torch.randn(whole, columns, generator=torch.Generator().manual_seed(seed))[:rows]

@@ -6,6 +6,7 @@ sizes, and PyG collates them by itself. Nothing here needs to know a size on the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from ohmformer import native
 from ohmformer.encoding.inputs import Pairs, SmallGraphs
 from ohmformer.encoding.kernels import supports
 
+DENSE = 2**25
+"""Numbers up to which functions of N are computed at all pairs of nodes to be read at some, where there is no kernel."""
 KEPT = "spectrum_values", "spectrum_vectors", "spectrum_check"
 """Attributes of PyG data in which spectra are kept."""
 OTHERS = "expected the spectra of these graphs, got those of other edges, weights or Laplacian: use AddSpectrum again"
@@ -83,7 +86,27 @@ class Spectra:
         if supports("ohm_read_pairs", (p, self.vectors), (self.vectors,), channels=channels):
             missing = native.KERNELS["ohm_read_pairs"].limits["channels"] - channels
             return _Read.apply(pad(p, (0, missing)), self, u, v)[:, :channels]  # pyright: ignore[reportIndexIssue]
-        return self._read_plainly(p, u, v)
+        width = self.widest()
+        if u is v or self.padded or (len(self.start) - 1) * width**2 * channels > DENSE:
+            return self._read_plainly(p, u, v)
+        own, here = self.owner.index_select(0, u), self.first.index_select(0, u)
+        return self._dense(p, width).index_select(0, (own * width + u - here) * width + v - here)
+
+    def widest(self) -> int:
+        """Return a bound on the nodes of a graph that the shapes tell, which asks the device for nothing (Samuelson's)."""
+        graphs, nodes = max(len(self.start) - 1, 1), len(self.values)
+        mean = nodes / graphs
+        return min(nodes, int(mean + math.sqrt(max(len(self.vectors) / graphs - mean**2, 0) * (graphs - 1)) + 1e-6))
+
+    def _dense(self, p: Float[Tensor, "nodes channels"], width: int) -> Float[Tensor, "pairs channels"]:
+        """Return ``V diag(p) V^T`` of all pairs of nodes, graphs padded to ``width``, by products of matrices."""
+        sizes, place = self.start.diff(), torch.arange(width, device=p.device)
+        real = place < sizes[:, None]
+        node = torch.where(real, self.start[:-1, None] + place, 0)
+        entry = torch.where(real[:, :, None] & real[:, None], self.offset[node][:, :, None] + place, 0)
+        vectors = torch.where(real[:, :, None] & real[:, None], self.vectors[entry], 0.0)
+        on = torch.where(real[:, :, None], p[node], 0.0)
+        return torch.einsum("giw,gwc,gjw->gijc", vectors, on, vectors).flatten(0, 2)
 
     def _read_plainly(self, p: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Gather both rows of eigenvectors entry by entry, multiply, and add up."""
@@ -172,12 +195,20 @@ def kept_spectra(
     return spectra
 
 
-def every_pair(start: Tensor, batch: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[int, int, int]]:
-    """Return all pairs of nodes of one graph each, their places in a dense batch, and its shape without channels."""
+def every_pair(
+    start: Tensor, batch: Tensor, width: int | None = None, total: int | None = None
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, int, int]]:
+    """Return all pairs of nodes of one graph each, their places in a dense batch, and its shape without channels.
+
+    ``width``, the nodes of the largest graph, and ``total``, the number of pairs, are asked of the device unless given.
+    """
     sizes = start.diff()
     size, first = sizes[batch], start[batch]
-    u = torch.repeat_interleave(torch.arange(len(batch), device=batch.device), size)
+    u = torch.repeat_interleave(torch.arange(len(batch), device=batch.device), size, output_size=total)
     within = torch.arange(len(u), device=u.device) - (size.cumsum(0) - size)[u]
-    graphs, width = len(sizes), int(sizes.max()) if len(sizes) else 0
+    graphs, largest = len(sizes), sizes.max() if len(sizes) else sizes.sum()
+    if width is None:
+        width = int(largest)
+    torch._assert_async(largest <= width, f"expected width= at least the nodes of the largest graph, got {width}")
     place = (batch[u] * width + u - first[u]) * width + within
     return u, first[u] + within, place, (graphs, width, width)
