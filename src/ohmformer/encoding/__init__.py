@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ohmformer.encoding.pairs import PairwiseBias, pairwise
     from ohmformer.encoding.paper import paper_parameters
     from ohmformer.encoding.pe import LinearTransformerPE
+    from ohmformer.encoding.relative import AddRelativeEncoding, dense_pairs
     from ohmformer.encoding.transforms import (
         AddEdgeHeat,
         AddEdgeResistance,
@@ -27,11 +28,13 @@ __all__ = [
     "AddEigenvectorPE",
     "AddHeatDiagonalPE",
     "AddLinearTransformerPE",
+    "AddRelativeEncoding",
     "AddResistancePE",
     "AddResistiveEmbeddingPE",
     "AddSpectrum",
     "LinearTransformerPE",
     "PairwiseBias",
+    "dense_pairs",
     "pairwise",
     "paper_parameters",
 ]
@@ -41,7 +44,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     homes = {"Add": "transforms", "Pai": "pairs", "pai": "pairs", "pap": "paper", "Lin": "pe"}
-    home = homes[name[:3]]
+    home = "relative" if name in ("AddRelativeEncoding", "dense_pairs") else homes[name[:3]]
     return getattr(import_module(f"{__name__}.{home}"), name)
 
 

@@ -46,7 +46,7 @@ def graph_of(data: Data) -> Graph:
     return replace(graph.to("cpu", torch.float64), batched=True)
 
 
-class _Encoding(BaseTransform):
+class Encoding(BaseTransform):
     """A transform that computes one tensor of the data, and shows its arguments."""
 
     attr_name: str | None
@@ -82,7 +82,7 @@ class _Encoding(BaseTransform):
 
 
 @functional_transform("add_linear_transformer_pe")
-class AddLinearTransformerPE(_Encoding):
+class AddLinearTransformerPE(Encoding):
     """The encoding of a trained :class:`LinearTransformerPE`, or of one by name, as its weights are now.
 
     The model is copied: the one that is given is neither frozen nor put into evaluation mode, and training it further does
@@ -103,11 +103,15 @@ class AddLinearTransformerPE(_Encoding):
 
     def __repr__(self) -> str:
         """The model's shape and a checksum of its weights, by which two trained models differ."""
-        found = hashlib.sha256()
-        for name, x in sorted(self.model.state_dict().items()):
-            found.update(name.encode() + x.cpu().contiguous().numpy().tobytes())
-        model = f"LinearTransformerPE({self.model.extra_repr()}), weights={found.hexdigest()[:16]}"
-        return f"{type(self).__name__}({model}, attr_name={self.attr_name!r})"
+        return f"{type(self).__name__}({describe_model(self.model)}, attr_name={self.attr_name!r})"
+
+
+def describe_model(model: LinearTransformerPE) -> str:
+    """Return a model's shape and a checksum of its weights."""
+    found = hashlib.sha256()
+    for name, x in sorted(model.state_dict().items()):
+        found.update(name.encode() + x.cpu().contiguous().numpy().tobytes())
+    return f"LinearTransformerPE({model.extra_repr()}), weights={found.hexdigest()[:16]}"
 
 
 @functional_transform("add_spectrum")
@@ -142,7 +146,7 @@ class AddSpectrum(BaseTransform):
 
 
 @functional_transform("add_resistance_pe")
-class AddResistancePE(_Encoding):
+class AddResistancePE(Encoding):
     """The mean and the largest effective resistance from each node to the nodes of its component, itself included."""
 
     def __init__(self, attr_name: str | None = "resistance_pe") -> None:
@@ -159,7 +163,7 @@ class AddResistancePE(_Encoding):
 
 
 @functional_transform("add_resistive_embedding_pe")
-class AddResistiveEmbeddingPE(_Encoding):
+class AddResistiveEmbeddingPE(Encoding):
     """Coordinates whose squared distances are effective resistances on average, by ``dim`` seeded random projections."""
 
     def __init__(self, dim: int, attr_name: str | None = "resistive_embedding_pe", seed: int = 0) -> None:
@@ -171,7 +175,7 @@ class AddResistiveEmbeddingPE(_Encoding):
 
 
 @functional_transform("add_heat_diagonal_pe")
-class AddHeatDiagonalPE(_Encoding):
+class AddHeatDiagonalPE(Encoding):
     """The part of a unit of heat that is still at its node after each of ``times``: the diagonal of ``exp(-s L)``."""
 
     def __init__(
@@ -186,7 +190,7 @@ class AddHeatDiagonalPE(_Encoding):
 
 
 @functional_transform("add_laplacian_eigenvectors")
-class AddEigenvectorPE(_Encoding):
+class AddEigenvectorPE(Encoding):
     """The ``k`` eigenvectors of the smallest nonzero eigenvalues of L, zeros where a graph has fewer.
 
     An eigenvector has no sign of its own; ``sign`` says what to do about it:
@@ -221,7 +225,7 @@ class AddEigenvectorPE(_Encoding):
 
 
 @functional_transform("add_edge_resistance")
-class AddEdgeResistance(_Encoding):
+class AddEdgeResistance(Encoding):
     """The effective resistance of every edge: 1 / weight for a bridge, less where current has other ways."""
 
     about_edges = True
@@ -236,7 +240,7 @@ class AddEdgeResistance(_Encoding):
 
 
 @functional_transform("add_edge_heat")
-class AddEdgeHeat(_Encoding):
+class AddEdgeHeat(Encoding):
     """The heat that has crossed every edge, ``exp(-s L)_uv``, after each of ``times``."""
 
     about_edges = True
