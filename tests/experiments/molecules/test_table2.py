@@ -87,6 +87,13 @@ def test_runs_of_the_benchmark_keep_their_names():
     assert preset("gine", "zinc12k", "lt-pairs").name == "zinc12k-lt-pairs-gine64-seed0-700f4f97"
 
 
+def test_the_literature_stands_beside_the_benchmark_and_nowhere_else(tmp_path: Path):
+    for data in ("zinc12k", "zinc"):
+        _finish(tmp_path / data, RunConfig(data=data, encoding="rwse"), 0.05)
+        table, _ = write(finished(tmp_path / data), tmp_path, name=data, note="By hand.")
+        assert ("GRIT, RRWP | 0.059 ± 0.002" in table.read_text()) == (data == "zinc12k")
+
+
 def test_classes_are_reported_as_accuracies(tmp_path: Path):
     for seed, test in enumerate((0.0, 0.1)):
         _finish(tmp_path, preset("csl", "csl", "rwse", seed=seed), test)
