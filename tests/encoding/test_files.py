@@ -13,12 +13,14 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
 from typer.testing import CliRunner
 
+import ohmformer as ohm
 from ohmformer import exact
 from ohmformer.apps.command_line.main import app
 from ohmformer.encoding import (
@@ -376,6 +378,40 @@ def test_encode_writes_every_good_row_once_and_names_the_bad_ones(tmp_path):
     assert all(math.isfinite(v) for x in table["encoding"] for v in x)
     assert [line.split(",")[0] for line in out.with_suffix(".bad.csv").read_text().splitlines()[1:]] == ["2", "6"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.bad.csv", "m.csv", "m.parquet"]
+
+
+def test_exact_quantities_stand_beside_the_encoding_and_survive_being_killed_twice(tmp_path, monkeypatch):
+    source, names = tmp_path / "m.smi", ["resistances", "heat", "eigenvalues"]
+    source.write_text("smiles\n" + "\n".join([*(SMILES[:2] + SMILES[3:6]) * 2, "CC.O"]))
+    honest, calls = bulk._write_part, []
+
+    def dies(parts, i, entries, columns):
+        calls.append(i)
+        if len(calls) in (2, 4):
+            raise KeyboardInterrupt
+        honest(parts, i, entries, columns)
+
+    monkeypatch.setattr(bulk, "_write_part", dies)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            bulk.encode_file(source, tmp_path / "m.parquet", "heat", exact=names, s=0.7, chunk=2)
+    bulk.encode_file(source, tmp_path / "m.parquet", "heat", exact=names, s=0.7, chunk=2)
+    table = pyarrow.parquet.read_table(tmp_path / "m.parquet").to_pydict()
+    assert table["row"] == list(range(11))
+    for entry, row in zip(bulk.read_graphs(source), range(11), strict=True):
+        assert entry.data is not None
+        graph = ohm.Graph.from_pyg(entry.data)
+        n = graph.num_nodes
+        pairs, kernel = exact.effective_resistance(graph), exact.heat(graph, 0.7)
+        between = [float(pairs[u, v]) for u in range(n) for v in range(u + 1, n)]
+        np.testing.assert_allclose(table["resistances"][row], between, rtol=1e-8)
+        heat = [float(kernel[u, v]) for u in range(n) for v in range(u, n)]
+        np.testing.assert_allclose(table["heat"][row], heat, atol=1e-12)
+        values = np.linalg.eigvalsh(graph.laplacian().numpy())
+        np.testing.assert_allclose(table["eigenvalues"][row], values, atol=1e-12)
+        assert table["eigenvalues"][row][: graph.num_components] == [0.0] * graph.num_components
+    with pytest.raises(ValueError, match="expected an exact quantity among resistances, heat, eigenvalues, got 'charge'"):
+        bulk.encode_file(source, tmp_path / "n.parquet", "heat", exact=["charge"])
 
 
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path, monkeypatch):

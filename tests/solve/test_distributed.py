@@ -1,7 +1,13 @@
 """One graph over several processes: shards, answers as on one process, and what happens when something is missing."""
 
+import json
+import os
+import pickle
+import signal
+import socket
+import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +18,7 @@ import ohmformer as ohm
 from ohmformer import Graph, native
 from ohmformer.solve import distributed
 from ohmformer.solve.distributed.partition import by_ranges, by_stream
-from tests.solve.processes import run
+from tests.solve.processes import run, start
 
 
 @dataclass(frozen=True)
@@ -304,3 +310,146 @@ def test_a_wrong_part_is_named_on_all_processes_before_any_work(tmp_path):
         part.write_bytes(whole)
         manifest.write_text(listed)
     assert run(2, load_and_tell, folder) == [None, None]
+
+
+# ---------------------------------------------------------------------------------------------------- other questions
+
+PAIRS = [(0, 5), (3, 140), (2, 2), (5, 91), (100, 130)]
+
+
+def ask_everything(rank, folder):
+    shard = distributed.Shard.load(folder)
+    signals = torch.eye(150, dtype=torch.float64)[shard.nodes][:, :3]
+    edges = distributed.edge_resistances(shard, 0.2, seed=1)
+    vectors = distributed.eigenvectors(shard, 4, tol=1e-9)
+    return {
+        "nodes": shard.nodes,
+        "pairs": distributed.resistances(shard, PAIRS, tol=1e-10).value,
+        "heat": distributed.heat(shard, 0.7, signals, tol=1e-10).value,
+        "filter": distributed.spectral_filter(shard, lambda x: 1 / (1 + x), signals, tol=1e-10).value,
+        "resistive": distributed.resistive_embedding(shard, 600, seed=3, tol=1e-9, panel=70).value,
+        "heat rows": distributed.heat_embedding(shard, 30, 0.5, seed=3, tol=1e-9, panel=13).value,
+        "vectors": vectors.value, "eigenvalues": vectors.eigenvalues,
+        "edges": (edges.tail, edges.head, edges.value),
+    }  # fmt: skip
+
+
+def test_every_question_is_answered_as_on_one_process_and_alike_by_any_number(tmp_path):
+    example = blocks()
+    graph = example.graph
+    gathered = []
+    for processes in (1, 3):
+        example.shard(tmp_path / str(processes), processes)
+        parts = run(processes, ask_everything, tmp_path / str(processes))
+        order = torch.cat([part["nodes"] for part in parts]).argsort()
+        names = ("heat", "filter", "resistive", "heat rows", "vectors")
+        found = {name: torch.cat([part[name] for part in parts])[order] for name in names}
+        tail, head, value = (torch.cat([part["edges"][i] for part in parts]) for i in range(3))
+        by_pair = (tail * 150 + head).argsort()
+        found |= {"pairs": parts[0]["pairs"], "eigenvalues": parts[0]["eigenvalues"], "edges": value[by_pair]}
+        gathered.append(found)
+    one, three = gathered
+    for name in one:
+        if name != "vectors":  # up to sign
+            torch.testing.assert_close(three[name], one[name], rtol=1e-6, atol=1e-8, msg=name)
+    torch.testing.assert_close(one["pairs"], ohm.effective_resistance(graph, PAIRS).value, rtol=1e-8, atol=1e-12)
+    signals = torch.eye(150, dtype=torch.float64)[:, :3]
+    torch.testing.assert_close(one["heat"], ohm.heat_kernel(graph, 0.7, signals).value, rtol=0, atol=1e-6)
+    smooth = ohm.spectral_filter(graph, lambda x: 1 / (1 + x), signals).value
+    torch.testing.assert_close(one["filter"], smooth, rtol=0, atol=1e-6)
+    wanted = ohm.eigenvectors(graph, 4, method="direct")
+    torch.testing.assert_close(one["eigenvalues"], wanted.eigenvalues, rtol=1e-6, atol=1e-9)
+    laplacian = graph.laplacian()
+    torch.testing.assert_close(laplacian @ one["vectors"], one["vectors"] * one["eigenvalues"], rtol=0, atol=1e-6)
+    pairs = np.unique(np.sort(np.stack([example.tail, example.head], axis=1), axis=1), axis=0)
+    exact = ohm.effective_resistance(graph, torch.as_tensor(pairs)).value
+    assert bool(((one["edges"] - exact).abs() <= 0.2 * exact).all())
+    points = one["resistive"]
+    estimate = (points[pairs[:, 0]] - points[pairs[:, 1]]).square().sum(1)
+    assert float(((estimate - exact) / exact).abs().mean()) < 2 * (2 / 600) ** 0.5
+    kernel = ohm.heat_kernel(graph, 0.5).value
+    rows = one["heat rows"]
+    assert float((rows.square().sum(1) / kernel.diagonal()).mean() - 1) < 4 * (2 / 30 / 150) ** 0.5
+
+
+# ---------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def solve_in_panels(rank, folder, out):
+    example = replace(EXAMPLES["long path"], demands=6)
+    shard = distributed.Shard.load(folder)
+    started = time.monotonic()
+    try:
+        return distributed.potentials(shard, example.psi[shard.nodes], tol=1e-9, panel=1, out=out).residual
+    except distributed.ProcessLost as lost:
+        return str(lost), time.monotonic() - started
+
+
+def test_when_a_process_is_killed_the_others_name_it_and_finished_panels_are_kept(tmp_path):
+    example = replace(EXAMPLES["long path"], demands=6)
+    folder, out = tmp_path / "shards", tmp_path / "answer"
+    example.shard(folder, 3)
+    ends, started = start(3, solve_in_panels, folder, out)
+    first = out / "panel-00000/certificate.json"
+    deadline = time.monotonic() + 120
+    while not first.exists() and time.monotonic() < deadline and all(process.is_alive() for process in started):
+        time.sleep(0.02)
+    assert first.exists()
+    killed = time.monotonic()
+    os.kill(started[1].pid, signal.SIGKILL)
+    told = [pickle.loads(ends[rank].recv_bytes()) for rank in (0, 2)]
+    for process in started:
+        process.join()
+    assert time.monotonic() - killed < 30
+    for error, (sentence, _) in told:
+        assert error is None
+        assert f"process 1 of 3 ({socket.gethostname()}, pid {started[1].pid}) has ended" in sentence
+    assert not (out / "certificate.json").exists()
+    before = {path: path.stat().st_mtime_ns for path in out.glob("panel-*/certificate.json")}
+    assert 1 <= len(before) < 6
+    assert max(run(3, solve_in_panels, folder, out)) <= 1e-9
+    assert all(path.stat().st_mtime_ns == written for path, written in before.items())
+    wanted = ohm.potentials(example.graph, example.psi, tol=1e-10).value.numpy()
+    np.testing.assert_allclose(distributed.read_answer(out), wanted, atol=1e-6 * np.abs(wanted).max())
+    assert json.loads((out / "certificate.json").read_text())["residual"] <= 1e-9
+    other = replace(example, conductance=2 * example.conductance)
+    other.shard(tmp_path / "other", 3)
+    with pytest.raises(AssertionError, match="to be of the same graph and question"):
+        run(3, solve_in_panels, tmp_path / "other", out)
+
+
+def test_the_commands_shard_a_file_and_answer_from_the_shards(tmp_path):
+    from typer.testing import CliRunner
+
+    from ohmformer.apps.command_line.main import app
+
+    example, said = EXAMPLES["random"], CliRunner()
+    np.savez(
+        tmp_path / "edges.npz", allow_pickle=False, edge_index=np.stack([example.tail, example.head]), g=example.conductance
+    )
+    shards, answer = str(tmp_path / "shards"), str(tmp_path / "answer")
+    made = said.invoke(app, ["shard", str(tmp_path / "edges.npz"), "--parts", "1", "--out", shards, "--conductance", "g"])
+    assert made.exit_code == 0, made.output
+    assert "300 nodes and" in made.output
+    table = said.invoke(app, ["solve", shards, "--pair", "0", "5", "--pair", "7", "7", "--tol", "1e-9"])
+    assert table.exit_code == 0, table.output
+    value = float(ohm.effective_resistance(example.graph, [(0, 5)]).value[0])
+    assert f"0,5,{value:.7g}"[:9] in table.output
+    assert "7,7,0" in table.output
+    np.save(tmp_path / "demands.npy", example.psi.numpy())
+    asked = ["solve", shards, "--task", "potentials", "--out", answer, "--demands", str(tmp_path / "demands.npy")]
+    solved = said.invoke(app, asked)
+    assert solved.exit_code == 0, solved.output
+    assert "layers for a panel of up to 3 demands" in solved.output
+    wanted = ohm.potentials(example.graph, example.psi, tol=1e-10).value.numpy()
+    np.testing.assert_allclose(distributed.read_answer(answer), wanted, atol=1e-5 * np.abs(wanted).max())
+    for wrong, sentence in {
+        ("--task", "flow", "--from", "0", "--to", "1"): "expected a task among resistance, potentials",
+        ("--task", "potentials", "--from", "0", "--out", answer): "expected --from NODE and --to NODE",
+        ("--pair", "0", "x"): "expected two whole numbers",
+        ("--pair", "0", "300"): "expected nodes from 0 to 299, got 300",
+        ("--task", "eigenvectors"): "expected --out FOLDER",
+    }.items():
+        refused = said.invoke(app, ["solve", shards, *wrong])
+        assert refused.exit_code == 2
+        assert sentence in refused.output

@@ -115,7 +115,7 @@ class SpectralFilter(Construction):
         """The largest ``|f|`` is at most the sum of the coefficients."""
         return float(np.abs(self.coefficients).sum())
 
-    def _recurrence(self, layers: int) -> Iterator[tuple[float, float, float, float]]:
+    def recurrence(self, layers: int) -> Iterator[tuple[float, float, float, float]]:
         """Compute ``(c, first, a, b)`` of each layer: ``T_new = a T + b L T - T_old``, ``answer += first T + c T_new``."""
         low, high = self.interval
         c = self.coefficients
@@ -144,7 +144,7 @@ class SpectralFilter(Construction):
             )
 
         blocks = {INCIDENCE: "edges", "previous": "demands", "current": "demands", "answer": "demands"}
-        stack = [layer(*step) for step in self._recurrence(check_layers(layers))]
+        stack = [layer(*step) for step in self.recurrence(check_layers(layers))]
         return Program(blocks, stack + [Layer()] * (layers - len(stack)))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
@@ -155,7 +155,7 @@ class SpectralFilter(Construction):
         """Compute the series after each term."""
         current = blocks["current"]
         previous = answer = torch.zeros_like(current)
-        for c, first, a, b in self._recurrence(layers):
+        for c, first, a, b in self.recurrence(layers):
             answer = answer + first * current
             current, previous = a * current + b * (laplacian @ current) - previous, current
             answer = answer + c * current

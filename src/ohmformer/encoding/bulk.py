@@ -2,7 +2,8 @@
 
 Every chunk of the input becomes one part file, which is written whole or not at all. A run first looks which parts are
 there; when all are, they become the output and are removed. A row is a graph: ``row`` (its number in the input), ``name``,
-``nodes``, and ``encoding``, its ``nodes x dim`` numbers row by row.
+``nodes``, ``encoding``, its ``nodes x dim`` numbers row by row, and exact quantities, if they are asked for
+(:mod:`~ohmformer.encoding.quantities`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import csv
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from torch import Tensor
 
 from ohmformer.encoding import transforms
 from ohmformer.encoding.pyg import Batch, Data
+from ohmformer.encoding.quantities import check_quantities, exact_quantities
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS, read_graph, whole_file
 
-Encode = Callable[[list[Data]], list[Tensor]]
+Columns = dict[str, list[Tensor]]
+"""Numbers of some graphs, by the names of the columns: for each graph its encoding, and what else was asked for."""
+Encode = Callable[[list[Data]], Columns]
 
 FIXED = {
     "resistance": lambda: transforms.AddResistancePE("pe"),
@@ -59,14 +63,17 @@ class Entry:
     error: str = ""
 
 
-def encoder(name: str) -> Encode:
-    """Return the encoding of a name: one of :data:`FIXED`, or a model by shipped name, folder or hub repository."""
+def encoder(name: str, exact: Sequence[str] = (), s: float = 0.5) -> Encode:
+    """Return the encoding of a name: one of :data:`FIXED`, or a model by shipped name, folder or hub repository.
+
+    Beside it stand exact quantities by their names.
+    """
     transform = FIXED[name]() if name in FIXED else transforms.AddLinearTransformerPE(name, "pe")
 
-    def encode(graphs: list[Data]) -> list[Tensor]:
-        if not graphs:
-            return []
-        return list(transform(Batch.from_data_list([*graphs])).pe.split([g.num_nodes or 0 for g in graphs]))
+    def encode(graphs: list[Data]) -> Columns:
+        found = transform(Batch.from_data_list([*graphs])).pe if graphs else torch.zeros(0, 0)
+        encodings = list(found.split([g.num_nodes or 0 for g in graphs])) if graphs else []
+        return {"encoding": encodings, **exact_quantities(graphs, exact, s)}
 
     return encode
 
@@ -185,6 +192,8 @@ def encode_file(
     encoding: str,
     *,
     reading: Reading | None = None,
+    exact: Sequence[str] = (),
+    s: float = 0.5,
     chunk: int = 2000,
     cluster: str | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -192,20 +201,23 @@ def encode_file(
     """Encode every graph of ``source`` into ``out``; return how many there were, and how many could not be read.
 
     The latter are listed in ``out`` with the suffix ``.bad.csv``; if no graph can be read that is a ValueError, and nothing
-    is written. ``progress(rows, bad)`` is called after every chunk.
+    is written. ``exact`` names quantities to write beside the encoding (:data:`~.quantities.QUANTITIES`), ``s`` is the time
+    of the heat kernel. ``progress(rows, bad)`` is called after every chunk.
     """
     if out.suffix != ".parquet":
         raise ValueError(f"expected an output file of type .parquet, got {out.name}")
     for module, extra in (("pyarrow", "encode"), *((("ray", "cluster"),) if cluster is not None else ())):
         require(module, extra)
     reading = reading or Reading()
-    encode = encoder(encoding)
+    check_quantities(exact, s)
+    encode = encoder(encoding, exact, s)
     entries = read_graphs(source, reading)
     entries = itertools.chain(
         list(itertools.islice(entries, 1)), entries
     )  # a wrong file is refused here, before anything is written
     parts = out.with_name(out.name + ".parts")
     plan = {"source": str(source.resolve()), "size": _size(source), "encoding": encoding, "chunk": chunk, **asdict(reading)}
+    plan |= {"exact": list(exact), "s": s} if exact else {}
     note = parts / "plan.json"
     if note.is_file() and json.loads(note.read_text()) != plan:
         raise ValueError(f"expected {parts} to be of the same input and options, it is of others; remove it to start over")
@@ -214,7 +226,7 @@ def encode_file(
     rows = bad = 0
     error = "it is empty"
     chunks = ((i, list(part)) for i, part in enumerate(_chunks(entries, chunk)))
-    for _, part in _run(chunks, parts, encoding, encode, cluster):
+    for _, part in _run(chunks, parts, {"encoding": encoding, "exact": list(exact), "s": s}, encode, cluster):
         error = next((entry.error for entry in part if entry.error), error) if rows == bad == 0 else error
         rows += len(part)
         bad += sum(entry.data is None for entry in part)
@@ -223,7 +235,7 @@ def encode_file(
     if rows == bad:
         shutil.rmtree(parts)
         raise ValueError(f"expected at least one graph in {source.name}, got none: {error}")
-    _join(parts, out)
+    _join(parts, out, exact)
     return rows, bad
 
 
@@ -240,7 +252,7 @@ def _chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
 
 
 def _run(
-    chunks: Iterable[tuple[int, list[Entry]]], parts: Path, encoding: str, encode: Encode, cluster: str | None
+    chunks: Iterable[tuple[int, list[Entry]]], parts: Path, asked: dict[str, Any], encode: Encode, cluster: str | None
 ) -> Iterator[tuple[int, list[Entry]]]:
     """Encode every chunk whose part is not there yet, in this process or by Ray's workers; yield all chunks in order."""
     if cluster is None:
@@ -251,8 +263,8 @@ def _run(
         return
     for wave in _waves(chunks, 32):
         missing = [(i, part) for i, part in wave if not _part(parts, i).is_file()]
-        for i, encodings in _on_cluster(missing, encoding, cluster):
-            _write_part(parts, i, dict(missing)[i], encodings)
+        for i, columns in _on_cluster(missing, asked, cluster):
+            _write_part(parts, i, dict(missing)[i], columns)
         yield from wave
 
 
@@ -263,7 +275,7 @@ def _waves(chunks: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield wave
 
 
-def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: str) -> Iterator[tuple[int, list[Tensor]]]:
+def _on_cluster(chunks: list[tuple[int, list[Entry]]], asked: dict[str, Any], cluster: str) -> Iterator[tuple[int, Columns]]:
     """Encode chunks by Ray Data; yield them in whatever order they are done."""
     ray = require("ray", "cluster")
     require("ray.data", "cluster")
@@ -275,7 +287,7 @@ def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: s
     for i, part in chunks:
         graphs = [e.data for e in part if e.data is not None]
         items.append({
-            "chunk": i, "encoding": encoding, "weighted": any(g.edge_weight is not None for g in graphs),
+            "chunk": i, **asked, "weighted": any(g.edge_weight is not None for g in graphs),
             "nodes": [g.num_nodes or 0 for g in graphs],
             "edges": [g.edge_index.flatten().tolist() for g in graphs if g.edge_index is not None],
             "weights": [[] if g.edge_weight is None else g.edge_weight.tolist() for g in graphs],
@@ -283,7 +295,9 @@ def _on_cluster(chunks: list[tuple[int, list[Entry]]], encoding: str, cluster: s
 
     for row in ray.data.from_items(items).map(_work).iter_rows():
         values = zip(row["values"], row["dim"], strict=True)
-        yield int(row["chunk"]), [torch.tensor(list(x), dtype=torch.float32).view(-1, int(d)) for x, d in values]
+        encodings = [torch.tensor(list(x), dtype=torch.float32).view(-1, int(d)) for x, d in values]
+        exact = {name: [torch.tensor(list(x), dtype=torch.float64) for x in row[name]] for name in asked["exact"]}
+        yield int(row["chunk"]), {"encoding": encodings, **exact}
 
 
 def _work(item: dict[str, Any]) -> dict[str, Any]:
@@ -295,8 +309,11 @@ def _work(item: dict[str, Any]) -> dict[str, Any]:
         if item["weighted"]:
             graph.edge_weight = torch.as_tensor(list(weights), dtype=torch.float64)
         graphs.append(graph)
-    found = encoder(item["encoding"])(graphs)
-    return {"chunk": item["chunk"], "dim": [x.shape[1] for x in found], "values": [x.flatten().tolist() for x in found]}
+    found = encoder(item["encoding"], list(item["exact"]), float(item["s"]))(graphs)
+    encodings = found.pop("encoding")
+    exact = {name: [x.tolist() for x in values] for name, values in found.items()}
+    values = [x.flatten().tolist() for x in encodings]
+    return {"chunk": item["chunk"], "dim": [x.shape[1] for x in encodings], "values": values, **exact}
 
 
 def _part(parts: Path, i: int) -> Path:
@@ -304,8 +321,8 @@ def _part(parts: Path, i: int) -> Path:
     return parts / f"part-{i:06d}.parquet"
 
 
-def _write_part(parts: Path, i: int, entries: list[Entry], encodings: list[Tensor]) -> None:
-    """Write the list of unreadable graphs, then the encodings: a part that is there has both."""
+def _write_part(parts: Path, i: int, entries: list[Entry], columns: Columns) -> None:
+    """Write the list of unreadable graphs, then the numbers of the others: a part that is there has both."""
     pa, parquet = require("pyarrow", "encode"), require("pyarrow.parquet", "encode")
     with whole_file(_part(parts, i).with_suffix(".bad.csv")) as temporary, temporary.open("w", newline="") as file:
         csv.writer(file).writerows((e.row, e.name, e.error) for e in entries if e.data is None)
@@ -314,20 +331,26 @@ def _write_part(parts: Path, i: int, entries: list[Entry], encodings: list[Tenso
         {
             "row": pa.array([e.row for e in good], pa.int64()),
             "name": pa.array([e.name for e in good], pa.string()),
-            "nodes": pa.array([len(x) for x in encodings], pa.int32()),
-            "encoding": pa.array([x.flatten().numpy() for x in encodings], pa.list_(pa.float32())),
+            "nodes": pa.array([len(x) for x in columns["encoding"]], pa.int32()),
+            **{name: pa.array([x.flatten().numpy() for x in values], _type(name)) for name, values in columns.items()},
         }
     )
     with whole_file(_part(parts, i)) as temporary:
         parquet.write_table(table, temporary)
 
 
-def _join(parts: Path, out: Path) -> None:
+def _type(column: str) -> Any:
+    """Numbers of a graph: encodings in float32, exact quantities in float64."""
+    pa = require("pyarrow", "encode")
+    return pa.list_(pa.float32() if column == "encoding" else pa.float64())
+
+
+def _join(parts: Path, out: Path, exact: Sequence[str]) -> None:
     """Join all parts to one file, and the lists of unreadable graphs to one beside it; remove the parts."""
     pa, parquet = require("pyarrow", "encode"), require("pyarrow.parquet", "encode")
     files = sorted(parts.glob("part-*.parquet"))
     schema = pa.schema(
-        [("row", pa.int64()), ("name", pa.string()), ("nodes", pa.int32()), ("encoding", pa.list_(pa.float32()))]
+        [("row", pa.int64()), ("name", pa.string()), ("nodes", pa.int32()), *((x, _type(x)) for x in ("encoding", *exact))]
     )
     with whole_file(out.with_suffix(".bad.csv")) as temporary, temporary.open("w") as file:
         file.write("row,name,error\n")

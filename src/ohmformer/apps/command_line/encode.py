@@ -85,6 +85,11 @@ def encode(
     resistance: Annotated[str | None, typer.Option(help="Column of edge lists that holds resistances.")] = None,
     conductance: Annotated[str | None, typer.Option(help="Column of edge lists that holds conductances.")] = None,
     unweighted: Annotated[bool, typer.Option("--unweighted", help=UNWEIGHTED)] = False,
+    exact: Annotated[
+        list[str] | None,
+        typer.Option(help="Exact quantity to write as well: resistances, heat, eigenvalues; again for more."),
+    ] = None,
+    s: Annotated[float, typer.Option(help="Time of the heat kernel of --exact heat.")] = 0.5,
     chunk: Annotated[int, typer.Option(help="Graphs that are encoded and saved together.")] = 2000,
     cluster: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local.")] = None,
 ) -> None:
@@ -97,7 +102,7 @@ def encode(
 
         reading = Reading(column, resistance, conductance, unweighted)
         rows, bad = encode_file(
-            source, out, encoding, reading=reading, chunk=chunk, cluster=cluster,
+            source, out, encoding, reading=reading, exact=exact or (), s=s, chunk=chunk, cluster=cluster,
             progress=lambda rows, bad: show(rows, None, f"encoding, {bad} graphs bad"),
         )  # fmt: skip
     typer.echo(f"{rows - bad} graphs in {out}, {bad} that could not be read in {out.with_suffix('.bad.csv')}")

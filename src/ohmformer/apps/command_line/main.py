@@ -13,13 +13,14 @@ from ohmformer.apps.command_line.errors import check_packages
 from ohmformer.apps.command_line.explore import explore
 from ohmformer.apps.command_line.molecules import train
 from ohmformer.apps.command_line.report import report
+from ohmformer.apps.command_line.shards import shard
 from ohmformer.apps.command_line.solve import SolveCommand, solve
 from ohmformer.apps.command_line.verify import verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
 app.command(cls=SolveCommand)(check_packages(solve))
 for _command in (
-    encode, pretrain, train, explore, verify, demo, learning.learn, learning.reproduce, learning.probe, report,
+    shard, encode, pretrain, train, explore, verify, demo, learning.learn, learning.reproduce, learning.probe, report,
 ):  # fmt: skip
     app.command()(check_packages(_command))
 

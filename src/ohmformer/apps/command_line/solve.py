@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from ohmformer.apps.command_line.errors import one_sentence
 from ohmformer.apps.command_line.questions import Question, Solved, Task, check_flags, explain, solve_question
+from ohmformer.apps.command_line.shards import solve_shards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,9 @@ class SolveCommand(TyperCommand):
 
 
 def solve(
-    file: Annotated[Path, typer.Argument(help="Edge list (.csv, .tsv, .txt), .graphml, .mtx, SciPy .npz or MATPOWER .m.")],
+    file: Annotated[
+        Path, typer.Argument(help="Edges (.csv, .tsv, .txt), .graphml, .mtx, SciPy .npz, MATPOWER .m; or shards.")
+    ],
     task: Annotated[Task, typer.Option(help="What to ask.")] = Task.resistance,
     resistance: Annotated[
         str | None, typer.Option(help="Column (name or number) or attribute with resistances; 'entries' of a matrix.")
@@ -70,6 +73,7 @@ def solve(
         typer.Option(PAIR, metavar="A B", help="Two nodes, for their resistance or current; again for more pairs."),
     ] = None,
     pairs: Annotated[Path | None, typer.Option(help="File with two columns of nodes: pairs, as --pair.")] = None,
+    demands: Annotated[Path | None, typer.Option(help="Array of nodes x demands (.npy), for potentials of shards.")] = None,
     fixed: Annotated[
         Path | None, typer.Option(help="File with a column of nodes and columns of values, for harmonic.")
     ] = None,
@@ -101,8 +105,11 @@ def solve(
             "--from": source, "--to": sink, "--pair": pair or None, "--pairs": pairs, "--s": s, "--k": k, "--eps": eps,
             "--tol": tol, "--tol-of": tol_of,
             "--plot": plot, "--explain": explained, "--outage": outage, "--fixed": fixed, "--partial": partial,
-            "--keep": keep or None, "--seed": seed, "--method": None if method == "auto" else method,
+            "--keep": keep or None, "--seed": seed, "--method": None if method == "auto" else method, "--demands": demands,
         }  # fmt: skip
+        if file.is_dir():
+            solve_shards(file, task, given, out)
+            return
         check_flags(task, given)
         _check_outputs(out, plot, explained)
         from ohmformer.graph.files import DELIMITERS, read_graph, read_values

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ohmformer.graph import Spectrum
 from ohmformer.graph.files import whole_file
-from ohmformer.solve.answer import Answer
+from ohmformer.solve.answer import Answer, join
 from ohmformer.solve.distributed.shard import Shard
 
 CERTIFICATE = "certificate.json"
 QUESTION = "question.json"
+
+Tell = Callable[[str], None]
+"""Called, on process 0, with the plan before any work and after every panel."""
 
 
 class AnswerFiles:
@@ -28,7 +33,10 @@ class AnswerFiles:
     def __init__(self, shard: Shard, out: Path | str | None, question: Mapping[str, Any]) -> None:
         self._shard, self.out = shard, None if out is None else Path(out)
         self._asked = {"graph": shard.manifest.graph, "nodes": shard.manifest.nodes, "parts": shard.group.size, **question}
-        shard.group.agree(self._check)
+        shard.group.agree(self._check)  # by all, before any writes
+        if self.out is not None:
+            with whole_file(self.out / QUESTION) as temporary:
+                temporary.write_text(json.dumps(self._asked))
 
     def _check(self) -> None:
         if self.out is None:
@@ -39,15 +47,21 @@ class AnswerFiles:
                 raise ValueError(f"expected {self.out} to be of the same graph and question, it is of others; remove it")
         elif self.out.is_dir() and any(self.out.iterdir()):
             raise ValueError(f"expected a new or empty folder for answers, {self.out} holds other files")
-        else:
-            with whole_file(note) as temporary:
-                temporary.write_text(json.dumps(self._asked))
 
-    def _part(self, panel: int, rank: int) -> Path:
+    def _part(self, panel: int | str, rank: int) -> Path:
         assert self.out is not None
-        return self.out / f"panel-{panel:05d}" / f"part-{rank:05d}.safetensors"
+        return self.out / (panel if isinstance(panel, str) else f"panel-{panel:05d}") / f"part-{rank:05d}.safetensors"
 
-    def finished(self, panel: int) -> dict[str, Any] | None:
+    def last(self) -> int | None:
+        """The number of the last panel that all processes have finished."""
+        if self.out is None:
+            return None
+        name, group = self._part(0, self._shard.group.rank).name, self._shard.group
+        own = {int(path.parent.name[6:]) for path in self.out.glob(f"panel-*/{name}")}
+        common = sorted(set.intersection(*group.gather(own)), reverse=True)
+        return next((panel for panel in common if self.finished(panel) is not None), None)
+
+    def finished(self, panel: int | str) -> dict[str, Any] | None:
         """The certificate of a panel that all processes have finished, else None."""
         if self.out is None:
             return None
@@ -57,7 +71,7 @@ class AnswerFiles:
         found = group.gather((path.is_file(), certificate))
         return found[0][1] if all(there for there, _ in found) else None
 
-    def save(self, panel: int, arrays: Mapping[str, Tensor], certificate: Mapping[str, Any]) -> None:
+    def save(self, panel: int | str, arrays: Mapping[str, Tensor], certificate: Mapping[str, Any]) -> None:
         """Write this process's arrays of a panel; once all have done so, its certificate."""
         if self.out is None:
             return
@@ -68,7 +82,7 @@ class AnswerFiles:
             with whole_file(self._part(panel, 0).with_name(CERTIFICATE)) as temporary:
                 temporary.write_text(json.dumps(dict(certificate)))
 
-    def load(self, panel: int) -> dict[str, Tensor]:
+    def load(self, panel: int | str) -> dict[str, Tensor]:
         """This process's arrays of a finished panel."""
         found = load_file(self._part(panel, self._shard.group.rank))
         return {name: torch.as_tensor(x, device=self._shard.group.device) for name, x in found.items()}
@@ -85,11 +99,51 @@ class AnswerFiles:
                 temporary.write_text(json.dumps({**self._asked, **certificate_of(answer)}, indent=1))
 
 
+def in_panels(
+    shard: Shard,
+    columns: int,
+    panel: int,
+    answer: Callable[[slice], Answer],
+    question: Mapping[str, Any],
+    out: Path | str | None,
+    tell: Tell | None,
+) -> Answer:
+    """The answers to panels of ``columns`` columns side by side; those that are in ``out`` are not asked for again."""
+    files = AnswerFiles(shard, out, {**question, "columns": columns, "panel": panel})
+    answers: list[Answer] = []
+    for i, first in enumerate(range(0, max(columns, 1), panel)):
+        kept = files.finished(i)
+        if kept is None:
+            found = answer(slice(first, min(first + panel, columns)))
+            files.save(i, {"nodes": shard.nodes, "value": found.value}, certificate_of(found))
+        else:
+            found = answer_of(files.load(i)["value"], kept)
+        answers.append(found)
+        more = ", kept from before" if kept else f", {found.layers} layers"
+        say(shard, tell, f"panel {i + 1} of {-(-columns // panel)}: residual {found.residual:.1e}{more}")
+    whole = join(answers, torch.cat([x.value for x in answers], dim=1))
+    files.close(whole)
+    return whole
+
+
+def say(shard: Shard, tell: Tell | None, text: str) -> None:
+    """Tell somebody, once for all processes."""
+    if tell is not None and shard.group.rank == 0:
+        tell(text)
+
+
 def certificate_of(answer: Answer) -> dict[str, Any]:
     """What an answer says of itself, as JSON."""
     spectrum = None if answer.spectrum is None else [answer.spectrum.lmin, answer.spectrum.lmax]
     names = ("method", "layers", "residual", "bound", "error", "error_kind", "note")
     return {**{name: getattr(answer, name) for name in names}, "spectrum": spectrum}
+
+
+def answer_of(value: Tensor, certificate: Mapping[str, Any]) -> Answer:
+    """The answer that a certificate is of."""
+    names = [x.name for x in fields(Answer) if x.name in certificate and x.name != "spectrum"]
+    spectrum = None if certificate["spectrum"] is None else Spectrum(*certificate["spectrum"])
+    return Answer(value, **{name: certificate[name] for name in names}, spectrum=spectrum)
 
 
 def read_answer(out: Path | str, name: str = "value") -> Float[np.ndarray, "nodes columns"]:

@@ -29,6 +29,10 @@ T = TypeVar("T")
 class ProcessLost(RuntimeError):
     """Another process ended in the middle of the work; the message names it."""
 
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
 
 class Group:
     """The process group of ``torch.distributed``, or this process alone if there is none."""
@@ -99,7 +103,7 @@ class Group:
             if not lost:
                 raise
             which = " and ".join(f"process {q} of {self.size} ({self._pulse.places[q]})" for q in lost)
-            raise ProcessLost(f"expected all processes to go on, {which} has ended") from error
+            raise ProcessLost(f"expected all processes to go on, {which} has ended", lost) from error
 
 
 class Pulse:

@@ -117,6 +117,20 @@ class Shard(Scaled):
         return extreme_eigenvalues(self, steps=LANCZOS)
 
     @kept
+    def largest(self) -> float:
+        """No eigenvalue of L is larger: ``deg(u) + deg(v)`` of the worst edge."""
+        degree = torch.cat([self.root, self.halo_root])[:, 0] ** -2.0
+        start, column = self.laplacian.crow_indices(), self.laplacian.col_indices()
+        most = 0.0
+        for first in range(0, len(self.nodes), 2**20):
+            last = min(first + 2**20, len(self.nodes))
+            row = torch.repeat_interleave(torch.arange(first, last, device=start.device), start[first : last + 1].diff())
+            some = column[int(start[first]) : int(start[last])].long()
+            joined = torch.where(row == some, 0.0, degree[row] + degree[some])
+            most = max(most, float(joined.max()) if len(joined) else 0.0)
+        return max(self.group.gather(most)) or 1.0
+
+    @kept
     def _null(self) -> tuple[Float[Tensor, "rows 1"], Float[Tensor, "components 1"]]:
         weight = torch.where(self.root > 0, 1 / self.root, 0.0)
         size = self.component_sums(weight.square())
@@ -176,6 +190,10 @@ class Shard(Scaled):
     def times(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "rows k"]:
         """``N x``."""
         return self.residual(torch.zeros_like(x), self.root * x).mul_(self.root).neg_()
+
+    def times_laplacian(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "rows k"]:
+        """``L x``."""
+        return self.residual(torch.zeros_like(x), x).neg_()
 
     def step(self, gamma: float, dtype: torch.dtype) -> HaloBlocks:
         """``I - gamma N``, the matrix of one step of gradient descent."""
