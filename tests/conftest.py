@@ -9,10 +9,16 @@ import torch
 torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
-hypothesis.settings.load_profile("default")
+hypothesis.settings.register_profile(
+    "pretend",
+    hypothesis.settings.get_profile("default"),
+    max_examples=5,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
 
 PRETEND = "OHMFORMER_TEST_DEVICE"
 """Set to ``elsewhere``: only tests that take a device, on one that the machine does not have (``make test-devices``)."""
+hypothesis.settings.load_profile("pretend" if PRETEND in os.environ else "default")
 DEVICES = [os.environ[PRETEND]] if PRETEND in os.environ else ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 

@@ -234,3 +234,13 @@ def test_the_zoo_has_forty_graphs_and_disconnected_ones():
 def test_disjoint_is_one_graph():
     g = disjoint(triangle(), triangle())
     assert (g.batched, g.num_components, g.num_graphs) == (False, 2, 1)
+
+
+def test_edges_in_a_list_are_put_where_their_weights_are(device):
+    r = torch.tensor([1.0, 2.0], dtype=torch.float64).to(device).requires_grad_()
+    for edges in ([(0, 1), (1, 2)], torch.tensor([[0, 1], [1, 2]])):
+        g = Graph.from_edges(edges, resistance=r)
+        assert {x.device.type for x in (g.edge_index, g.resistance, g.batch)} == {device.type}
+    g.laplacian().diagonal().sum().backward()
+    assert r.grad is not None
+    assert r.grad.device.type == device.type

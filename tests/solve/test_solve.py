@@ -39,8 +39,8 @@ def random_graph(n: int, m: int, seed: int = 0, parts: int = 1) -> Graph:
 
 
 @pytest.fixture(scope="module")
-def large() -> Graph:
-    return random_graph(1200, 6000)
+def large(device) -> Graph:
+    return random_graph(1200, 6000).to(device)
 
 
 def test_current_put_in_runs_downhill():
@@ -55,10 +55,11 @@ def test_current_put_in_runs_downhill():
 @pytest.mark.parametrize("method", ["auto", "cubing", "chebyshev", "direct"])
 @settings(max_examples=15)
 @given(g=graphs())
-def test_potentials_are_lapacks_by_every_method(method, g):
+def test_potentials_are_lapacks_by_every_method(device, method, g):
+    g = g.to(device)
     psi = demands_for(g)
     answer = ohm.potentials(g, psi, tol=1e-8, method=method)
-    truth = torch.as_tensor(np.linalg.pinv(g.laplacian().numpy(), hermitian=True, rcond=1e-10)) @ psi
+    truth = torch.as_tensor(np.linalg.pinv(g.laplacian().cpu().numpy(), hermitian=True, rcond=1e-10)).to(device) @ psi
     lmin = exact.spectrum(g).lmin
     assert float((answer.value - truth).norm(dim=0).max()) <= 2e-8 / lmin * float(psi.norm(dim=0).max()) + 1e-10
     assert answer.residual <= 1e-8
@@ -66,7 +67,8 @@ def test_potentials_are_lapacks_by_every_method(method, g):
 
 @given(g=graphs())
 @settings(max_examples=15)
-def test_the_residual_is_the_residual_and_below_its_bound(g):
+def test_the_residual_is_the_residual_and_below_its_bound(device, g):
+    g = g.to(device)
     psi = demands_for(g)
     answer = ohm.potentials(g, psi, tol=1e-4)
     measured = float(((psi - g.laplacian() @ answer.value).norm(dim=0) / psi.norm(dim=0).clamp(min=1e-300)).max())
@@ -89,7 +91,8 @@ def test_large_graphs_go_through_the_sparse_engine(large):
     torch.testing.assert_close(answer.value, truth, rtol=1e-5, atol=1e-6 * float(truth.abs().max()))
 
 
-def test_memory_of_huge_pages_gives_the_same_answers(large, monkeypatch):
+def test_memory_of_huge_pages_gives_the_same_answers(monkeypatch):
+    large = random_graph(1200, 6000)
     psi = demands_for(large, k=3)
     mapped, make = [], sparse.mmap.mmap
     monkeypatch.setattr(sparse, "HUGE", 100)
@@ -100,8 +103,8 @@ def test_memory_of_huge_pages_gives_the_same_answers(large, monkeypatch):
     torch.testing.assert_close(answer.value, truth, rtol=1e-7, atol=1e-8 * float(truth.abs().max()))
 
 
-def test_disconnected_large_graphs_are_solved_per_component():
-    g = random_graph(1500, 6000, parts=3)
+def test_disconnected_large_graphs_are_solved_per_component(device):
+    g = random_graph(1500, 6000, parts=3).to(device)
     assert g.num_components == 3
     psi = demands_for(g, k=2)
     answer = ohm.potentials(g, psi)
@@ -125,20 +128,20 @@ def test_the_sparse_engine_runs_the_layers_of_the_transformer(large):
 
 def test_lanczos_finds_the_ends_of_the_spectrum_from_outside(large):
     scaled = sparse.Scaled.of(large)
-    values = np.linalg.eigvalsh((scaled.root * large.laplacian() * scaled.root.mT).numpy())
+    values = np.linalg.eigvalsh((scaled.root * large.laplacian() * scaled.root.mT).cpu().numpy())
     found = sparse.extreme_eigenvalues(scaled)
     assert found.separated
     assert 0.5 * values[1] <= found.spectrum.lmin <= values[1]
     assert values[-1] <= found.spectrum.lmax <= sparse.LARGEST
 
 
-def test_a_long_path_falls_back_and_says_why():
+def test_a_long_path_falls_back_and_says_why(device):
     n = 20_000
-    g = Graph.from_edges(np.stack([np.arange(n - 1), np.arange(1, n)], axis=1))
+    g = Graph.from_edges(np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)).to(device)
     psi = torch.zeros(n, dtype=torch.float64)
     psi[0], psi[-1] = 1.0, -1.0
     answer = ohm.potentials(g, psi)
-    assert answer.method == ("direct" if native.active() is None else "elimination")
+    assert answer.method == ("elimination" if native.active() and device.type == "cpu" else "direct")
     assert "would take more than" in answer.note
     assert float(answer.value[0, 0] - answer.value[-1, 0]) == pytest.approx(n - 1, rel=1e-6)
 
@@ -152,7 +155,8 @@ def test_asking_for_more_than_floats_give_says_what_can_be_reached():
 @pytest.mark.parametrize("method", ["gradient-descent", "squaring", "chebyshev", "cubing"])
 @settings(max_examples=8)
 @given(g=connected())
-def test_every_construction_answers_by_name_and_keeps_its_states(method, g):
+def test_every_construction_answers_by_name_and_keeps_its_states(device, method, g):
+    g = g.to(device)
     psi = demands_for(g)
     answer = ohm.potentials(g, psi, tol=1e-5, method=method, trace=True)
     assert answer.method == method
@@ -178,9 +182,10 @@ def test_a_graph_asked_twice_is_prepared_once_and_again_when_its_resistances_cha
 # ------------------------------------------------------------------------------------------------ flow and resistance
 
 
-@given(graphs())
+@given(g=graphs())
 @settings(max_examples=15)
-def test_electric_flow_meets_its_demands_at_the_least_energy(g):
+def test_electric_flow_meets_its_demands_at_the_least_energy(device, g):
+    g = g.to(device)
     psi = demands_for(g)
     answer = ohm.electric_flow(g, psi, tol=1e-9)
     torch.testing.assert_close(circuit.divergence(g, answer.flow), psi, atol=1e-7, rtol=1e-7)
@@ -188,11 +193,12 @@ def test_electric_flow_meets_its_demands_at_the_least_energy(g):
     torch.testing.assert_close(answer.energy, (psi * truth).sum(0), rtol=1e-6, atol=1e-8)
 
 
-@given(connected())
+@given(g=connected())
 @settings(max_examples=15)
-def test_resistances_of_all_pairs_edges_and_given_pairs_are_networkxs(g):
+def test_resistances_of_all_pairs_edges_and_given_pairs_are_networkxs(device, g):
+    g = g.to(device)
     theirs: Any = nx.resistance_distance(g.to_networkx(), weight="resistance")
-    expected = torch.tensor([[theirs[u][v] for v in range(g.num_nodes)] for u in range(g.num_nodes)], dtype=torch.float64)
+    expected = torch.tensor([[theirs[u][v] for v in range(g.num_nodes)] for u in range(g.num_nodes)]).to(g.resistance)
     everything = ohm.effective_resistance(g, "all", tol=1e-9).value
     torch.testing.assert_close(everything, expected, rtol=1e-6, atol=1e-8)
     u, v = g.edge_index
@@ -203,18 +209,18 @@ def test_resistances_of_all_pairs_edges_and_given_pairs_are_networkxs(g):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_resistances_over_many_decades_are_lapacks(seed):
+def test_resistances_over_many_decades_are_lapacks(seed, device):
     """Badly conditioned enough for cubing to work in float64 throughout."""
     rng = np.random.default_rng(seed)
     chain, links = [(i, i + 1) for i in range(11)], rng.integers(0, 12, (8, 2)).tolist()
-    g = Graph.from_edges(chain + links, num_nodes=12, resistance=10.0 ** rng.uniform(-5, 5, 19))
+    g = Graph.from_edges(chain + links, num_nodes=12, resistance=10.0 ** rng.uniform(-5, 5, 19)).to(device)
     answer = ohm.effective_resistance(g, "all", method="cubing")
     gap = (answer.value - exact.effective_resistance(g)).abs()
     assert float(gap.max()) <= 1e-6 * float(answer.value.max())
 
 
-def test_resistance_between_components_is_infinite():
-    g = Graph.from_edges([(0, 1), (2, 3)], num_nodes=5)
+def test_resistance_between_components_is_infinite(device):
+    g = Graph.from_edges([(0, 1), (2, 3)], num_nodes=5).to(device)
     pairs = torch.tensor([[0, 1], [0, 2], [4, 4], [4, 0]])
     assert ohm.effective_resistance(g, pairs).value.tolist() == pytest.approx([1.0, np.inf, 0.0, np.inf])
     assert torch.isinf(ohm.effective_resistance(g, "all").value[0, 4])
@@ -256,8 +262,8 @@ def test_the_estimated_kirchhoff_index_is_within_its_error(large):
     assert "random signs" in estimate.note
 
 
-def test_embedding_distances_are_resistances():
-    g = family("erdos-renyi", 12, generator=generator(), spread=1.0)
+def test_embedding_distances_are_resistances(device):
+    g = family("erdos-renyi", 12, generator=generator(), spread=1.0).to(device)
     rows = ohm.resistive_embedding(g)
     torch.testing.assert_close(
         torch.cdist(rows.value, rows.value).square(), exact.effective_resistance(g), atol=1e-9, rtol=1e-9
@@ -265,23 +271,25 @@ def test_embedding_distances_are_resistances():
     assert rows.residual < 1e-10
     projected = ohm.resistive_embedding(g, dim=3000).value
     assert projected.shape == (12, 3000)
-    ratio = torch.cdist(projected, projected).square() / (exact.effective_resistance(g) + torch.eye(12, dtype=torch.float64))
-    off = ~torch.eye(12, dtype=torch.bool)
+    ratio = torch.cdist(projected, projected).square() / (exact.effective_resistance(g) + torch.eye(12).to(g.resistance))
+    off = ~torch.eye(12, dtype=torch.bool).to(device)
     assert float((ratio[off] - 1).abs().max()) < 0.15
 
 
 # ------------------------------------------------------------------------------------------------ functions of L
 
 
-@given(graphs(), st.sampled_from([0.01, 0.5, 3.0]))
+@given(g=graphs(), s=st.sampled_from([0.01, 0.5, 3.0]))
 @settings(max_examples=15)
-def test_heat_is_scipys_expm(g, s):
-    truth = scipy.linalg.expm(-s * g.laplacian().numpy())
+def test_heat_is_scipys_expm(device, g, s):
+    g = g.to(device)
+    truth = scipy.linalg.expm(-s * g.laplacian().cpu().numpy())
     answer = ohm.heat_kernel(g, s, tol=1e-9)
     assert answer.bound is not None
-    assert np.linalg.norm(answer.value.numpy() - truth, 2) <= answer.bound + 1e-11
-    x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64)
-    torch.testing.assert_close(ohm.heat_kernel(g, s, x, tol=1e-9).value, torch.as_tensor(truth) @ x, atol=1e-7, rtol=1e-7)
+    assert np.linalg.norm(answer.value.cpu().numpy() - truth, 2) <= answer.bound + 1e-11
+    heat = torch.as_tensor(truth).to(device)
+    x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64).to(g.device)
+    torch.testing.assert_close(ohm.heat_kernel(g, s, x, tol=1e-9).value, heat @ x, atol=1e-7, rtol=1e-7)
 
 
 def test_heat_of_an_extreme_graph_is_right_and_says_how():
@@ -292,57 +300,60 @@ def test_heat_of_an_extreme_graph_is_right_and_says_how():
     truth = scipy.linalg.expm(
         -0.5 * Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=[1e-6, 1.0, 1e-3]).laplacian().numpy()
     )
-    np.testing.assert_allclose(answer.value.numpy(), truth, atol=1e-5)  # 1e-6 is as good as 1e-14 to a part in a million
+    np.testing.assert_allclose(
+        answer.value.cpu().numpy(), truth, atol=1e-5
+    )  # 1e-6 is as good as 1e-14 to a part in a million
 
 
 def test_heat_on_a_large_graph_is_lapacks(large):
-    x = torch.randn(1200, 2, generator=generator(), dtype=torch.float64)
+    x = torch.randn(1200, 2, generator=generator(), dtype=torch.float64).to(large.device)
     answer = ohm.heat_kernel(large, 0.3, x, tol=1e-8)
     assert answer.method == "chebyshev series"
     assert float((answer.value - exact.heat(large, 0.3) @ x).norm()) <= 1e-7 * float(x.norm())
     assert answer.residual <= 1e-8
 
 
-@given(graphs())
+@given(g=graphs())
 @settings(max_examples=15)
-def test_spectral_filter_is_f_of_the_laplacian(g):
-    x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64)
+def test_spectral_filter_is_f_of_the_laplacian(device, g):
+    g = g.to(device)
+    x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64).to(g.device)
     answer = ohm.spectral_filter(g, lambda t: 1 / (1 + t), x, tol=1e-9)
     torch.testing.assert_close(
         answer.value,
-        torch.linalg.solve(torch.eye(g.num_nodes, dtype=torch.float64) + g.laplacian(), x),
+        torch.linalg.solve(torch.eye(g.num_nodes).to(g.resistance) + g.laplacian(), x),
         atol=1e-7,
         rtol=1e-7,
     )
 
 
 @pytest.mark.parametrize("method", ["seeded", "cubing", "taylor", "series", "direct"])
-def test_heat_by_every_method_is_scipys_expm(method):
-    g = family("erdos-renyi", 12, generator=generator(), spread=1.0)
-    x = torch.randn(12, 2, generator=generator(), dtype=torch.float64)
-    truth = torch.as_tensor(scipy.linalg.expm(-0.2 * g.laplacian().numpy())) @ x
+def test_heat_by_every_method_is_scipys_expm(method, device):
+    g = family("erdos-renyi", 12, generator=generator(), spread=1.0).to(device)
+    x = torch.randn(12, 2, generator=generator(), dtype=torch.float64).to(g.device)
+    truth = torch.as_tensor(scipy.linalg.expm(-0.2 * g.laplacian().cpu().numpy())).to(device) @ x
     answer = ohm.heat_kernel(g, 0.2, x, tol=1e-5, method=method, trace=method != "direct")
     assert float((answer.value - truth).norm(dim=0).max()) <= 1e-5 * float(x.norm(dim=0).max())
     assert (answer.trace is None) == (method == "direct")
 
 
 @pytest.mark.parametrize("method", ["newton-schulz", "power-series", "direct"])
-def test_the_principal_root_by_every_method(method):
-    g = family("erdos-renyi", 10, generator=generator(), spread=0.5)
+def test_the_principal_root_by_every_method(method, device):
+    g = family("erdos-renyi", 10, generator=generator(), spread=0.5).to(device)
     answer = ohm.resistive_embedding(g, tol=1e-6, method=method)
     torch.testing.assert_close(answer.value, exact.sqrt_pinv(g), rtol=0, atol=1e-6)
     assert answer.bound is None or answer.residual <= answer.bound + 1e-9
 
 
 @pytest.mark.parametrize("which", ["smallest", "largest"])
-def test_lanczos_and_subspace_iteration_find_lapacks_eigenvectors(which):
-    g = random_graph(600, 1500)
+def test_lanczos_and_subspace_iteration_find_lapacks_eigenvectors(which, device):
+    g = random_graph(600, 1500).to(device)
     truth = ohm.eigenvectors(g, 3, which, method="direct").value
     lanczos = ohm.eigenvectors(g, 3, which, method="lanczos")
     assert lanczos.method.startswith("lanczos")
     assert lanczos.residual <= 1e-6
-    torch.testing.assert_close((truth.mT @ lanczos.value).abs(), torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-4)
-    g = family("barbell", 12, generator=generator())
+    torch.testing.assert_close((truth.mT @ lanczos.value).abs(), torch.eye(3).to(truth), rtol=0, atol=1e-4)
+    g = family("barbell", 12, generator=generator()).to(device)
     truth = ohm.eigenvectors(g, 1, which, method="direct").value
     subspace = ohm.eigenvectors(g, 1, which, method="subspace", trace=True, tol=1e-7)
     assert subspace.trace is not None
@@ -350,18 +361,19 @@ def test_lanczos_and_subspace_iteration_find_lapacks_eigenvectors(which):
     assert abs(float((truth * subspace.value).sum())) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_eigenvectors_of_a_long_path_go_through_a_factorisation():
+def test_eigenvectors_of_a_long_path_go_through_a_factorisation(device):
     n = 3000
-    g = Graph.from_edges(np.stack([np.arange(n - 1), np.arange(1, n)], axis=1))
+    g = Graph.from_edges(np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)).to(device)
     answer = ohm.eigenvectors(g, 2, tol=1e-9)
     assert answer.method == "lanczos through direct"
     expected = np.cos(np.pi * (np.arange(n) + 0.5) / n) * np.sqrt(2 / n)
-    assert abs(float(answer.value[:, 0] @ torch.as_tensor(expected))) == pytest.approx(1.0, abs=1e-8)
+    assert abs(float(answer.value[:, 0].cpu() @ torch.as_tensor(expected))) == pytest.approx(1.0, abs=1e-8)
 
 
-@given(graphs())
+@given(g=graphs())
 @settings(max_examples=15)
-def test_eigenvectors_are_eigenvectors(g):
+def test_eigenvectors_are_eigenvectors(device, g):
+    g = g.to(device)
     answer = ohm.eigenvectors(g, 3)
     assert answer.value.shape == (g.num_nodes, 3)
     assert answer.residual < 1e-10
@@ -370,12 +382,12 @@ def test_eigenvectors_are_eigenvectors(g):
 # ------------------------------------------------------------------------------------------------ batches and gradients
 
 
-def test_a_batch_equals_its_graphs_one_by_one():
+def test_a_batch_equals_its_graphs_one_by_one(device):
     parts = [
-        family(name, n, generator=generator(n), spread=1.0)
+        family(name, n, generator=generator(n), spread=1.0).to(device)
         for name, n in (("path", 5), ("csl", 9), ("star", 30), ("ring", 17))
     ]
-    parts.append(Graph.from_edges([], num_nodes=1))
+    parts.append(Graph.from_edges([], num_nodes=1).to(device))
     together = Graph.collate(parts)
     psi = demands_for(together)
     answer = ohm.potentials(together, psi, tol=1e-10)
@@ -389,10 +401,10 @@ def test_a_batch_equals_its_graphs_one_by_one():
 
 
 @pytest.mark.parametrize("method", ["cubing", "chebyshev", "direct"])
-def test_gradients_by_the_adjoint_pass_gradcheck(method):
+def test_gradients_by_the_adjoint_pass_gradcheck(method, device):
     edges = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)]
-    r = torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0], dtype=torch.float64, requires_grad=True)
-    psi = demands_for(Graph.from_edges(edges), k=2).requires_grad_()
+    r = torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0], dtype=torch.float64, device=device, requires_grad=True)
+    psi = demands_for(Graph.from_edges(edges).to(device), k=2).requires_grad_()
 
     def run(r, psi):
         g = Graph.from_edges(edges, resistance=r)
@@ -401,8 +413,8 @@ def test_gradients_by_the_adjoint_pass_gradcheck(method):
     assert torch.autograd.gradcheck(run, (r, psi), eps=1e-5, atol=1e-6)
 
 
-def test_adjoint_gradients_equal_unrolled_ones():
-    r = torch.tensor([1.0, 2.0, 0.5, 1.5], dtype=torch.float64, requires_grad=True)
+def test_adjoint_gradients_equal_unrolled_ones(device):
+    r = torch.tensor([1.0, 2.0, 0.5, 1.5], dtype=torch.float64, device=device, requires_grad=True)
     edges = [(0, 1), (1, 2), (2, 0), (2, 3)]
     gradients = []
     for unrolled in (False, True):
@@ -422,9 +434,9 @@ def test_gradient_of_a_resistance_is_the_squared_current():
     torch.testing.assert_close(r.grad, current.square(), rtol=1e-8, atol=1e-10)
 
 
-def test_gradients_of_small_resistances_pass_gradcheck():
+def test_gradients_of_small_resistances_pass_gradcheck(device):
     edges = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5), (1, 2)]
-    r = torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0, 0.7], dtype=torch.float64, requires_grad=True)
+    r = torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0, 0.7], dtype=torch.float64, device=device, requires_grad=True)
 
     def all_pairs(r):
         value = ohm.effective_resistance(Graph.from_edges(edges, resistance=r), "all", tol=1e-12).value
@@ -437,8 +449,8 @@ def test_gradients_of_small_resistances_pass_gradcheck():
     assert torch.autograd.gradcheck(on_edges, (r,), eps=1e-5, atol=1e-6)
 
 
-def test_a_float32_graph_gets_float32_answers():
-    g = family("csl", 12, generator=generator(), spread=1.0)
+def test_a_float32_graph_gets_float32_answers(device):
+    g = family("csl", 12, generator=generator(), spread=1.0).to(device)
     single = g.to(dtype=torch.float32)
     answer = ohm.effective_resistance(single, "all", tol=1e-4)
     assert answer.value.dtype == torch.float32
@@ -470,9 +482,9 @@ def test_wrong_questions_are_refused_in_one_sentence(ask, message):
         ask(Graph.from_edges([(0, 1), (1, 2)]))
 
 
-def test_small_and_large_meet():
+def test_small_and_large_meet(device):
     """The same graph just above and just below the size at which the engine changes."""
-    g = random_graph(SMALL, 5 * SMALL)
+    g = random_graph(SMALL, 5 * SMALL).to(device)
     psi = demands_for(g, k=2)
     cubing, chebyshev = (ohm.potentials(g, psi, tol=1e-9, method=m).value for m in ("cubing", "chebyshev"))
     torch.testing.assert_close(cubing, chebyshev, rtol=1e-6, atol=1e-7)

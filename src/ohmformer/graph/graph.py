@@ -76,8 +76,9 @@ class Graph(Layout):
     ) -> Graph:
         """Build a graph from pairs ``(u, v)``, each undirected edge listed once; unit resistances unless weights are given.
 
-        With ``signed=True`` weights may be negative, as those of series capacitors are. Potentials and flow of such a graph
-        are solved for by ``method="direct"``; everything else refuses it.
+        The graph is on the device of ``edges`` or, if these are on the CPU, where its weights are. With ``signed=True``
+        weights may be negative, as those of series capacitors are. Potentials and flow of such a graph are solved for by
+        ``method="direct"``; everything else refuses it.
 
         >>> Graph.from_edges([(0, 1), (1, 2), (2, 2)], conductance=[1.0, 2.0, 5.0], num_nodes=4)
         Graph(nodes=4, edges=2, components=2, self_loops_dropped=1)
@@ -348,6 +349,8 @@ def _assemble(
     if index.numel() and (top > nodes or int(index.min()) < 0):
         wrong = top - 1 if top > nodes else int(index.min())
         raise ValueError(f"expected node numbers in 0..{nodes - 1}, got {wrong}")
+    if index.device.type == "cpu":
+        index = index.to(weight.device)
     keep = index[0] != index[1]
     return Graph(
         edge_index=index[:, keep],

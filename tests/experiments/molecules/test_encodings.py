@@ -21,19 +21,19 @@ def _read_by(encoding: str) -> dict[str, str]:
     return {"encoding": encoding, "backbone": "gps" if encoding in PAIRWISE else "gt"}
 
 
-def _encoded(config: RunConfig, data: RunData, table):
+def _encoded(config: RunConfig, data: RunData, table, device: torch.device):
     split = data.split(table)
     encoding = build(config, len(data.labels), data.most_nodes).eval()
     encoding.calibrate(data.train)
-    batch = split.take(torch.arange(len(split)))
+    batch, encoding = split.take(torch.arange(len(split))).to(device), encoding.to(device)
     return batch, encoding(batch, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "none"])
-def test_every_encoding_gives_finite_numbers_per_atom(name: str, small: RunConfig, tables: Tables):
+def test_every_encoding_gives_finite_numbers_per_atom(name: str, small: RunConfig, tables: Tables, device):
     config = replace(small, **_read_by(name))
     data = RunData(config, tables)
-    batch, (node, edge, pairs) = _encoded(config, data, data.table("valid"))
+    batch, (node, edge, pairs) = _encoded(config, data, data.table("valid"), device)
     assert node is not None
     assert node.shape == (len(batch.atom), build(config, len(data.labels), data.most_nodes).node_columns)
     assert bool(node.isfinite().all())
@@ -43,18 +43,19 @@ def test_every_encoding_gives_finite_numbers_per_atom(name: str, small: RunConfi
 
 @pytest.mark.parametrize("name", FREE)
 def test_predictions_of_order_free_encodings_do_not_change_when_atoms_are_renumbered(
-    name: str, small: RunConfig, tables: Tables
+    name: str, small: RunConfig, tables: Tables, device
 ):
     config = replace(small, **_read_by(name))
     data = RunData(config, tables)
     model = MoleculeModel(config, len(data.labels), data.most_nodes).eval()
     model.encoding.calibrate(data.train)
+    model.to(device)
     table = data.table("valid")
     every = torch.arange(len(table))
     draws = [torch.Generator().manual_seed(0) for _ in range(2)]
     with torch.no_grad():
-        before = model(data.split(table).take(every), draws[0])
-        after = model(data.relabelled(table, torch.Generator().manual_seed(1)).take(every), draws[1])
+        before = model(data.split(table).take(every).to(device), draws[0])
+        after = model(data.relabelled(table, torch.Generator().manual_seed(1)).take(every).to(device), draws[1])
     assert torch.allclose(before, after, atol=2e-4)
 
 

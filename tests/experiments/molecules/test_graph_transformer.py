@@ -19,13 +19,13 @@ def test_batches_hold_every_bond_in_both_directions_sorted_by_target(split: Spli
     assert torch.equal(batch.owner[batch.source], batch.owner[batch.target])
 
 
-def test_the_fast_layers_and_their_gradients_are_the_paper_s(split: Split):
+def test_the_fast_layers_and_their_gradients_are_the_paper_s(split: Split, device):
     draw = torch.Generator().manual_seed(1)
     torch.manual_seed(1)
-    model = GraphTransformer(16, heads=4, layers=3)
-    batch = split.take(torch.arange(len(split)))
-    h, gradient = (torch.randn(len(batch.atom), 16, generator=draw) for _ in range(2))
-    e = torch.randn(len(batch.bond), 16, generator=draw)
+    model = GraphTransformer(16, heads=4, layers=3).to(device)
+    batch = split.take(torch.arange(len(split))).to(device)
+    h, gradient = (torch.randn(len(batch.atom), 16, generator=draw).to(device) for _ in range(2))
+    e = torch.randn(len(batch.bond), 16, generator=draw).to(device)
     results = []
     for run in (
         lambda h, e: model.run(h, EdgeFeatures(e), batch.edges, batch.owner),
@@ -44,13 +44,13 @@ def test_the_fast_layers_and_their_gradients_are_the_paper_s(split: Split):
         assert torch.allclose(fast_grads[name], grad, atol=2e-4, rtol=1e-3), name
 
 
-def test_residual_norm_is_torch_s_batch_norm_of_the_sum():
+def test_residual_norm_is_torch_s_batch_norm_of_the_sum(device):
     torch.manual_seed(0)
-    ours, theirs = ResidualNorm(5), torch.nn.BatchNorm1d(5)
+    ours, theirs = ResidualNorm(5).to(device), torch.nn.BatchNorm1d(5).to(device)
     for training in (True, True, False):
         ours.train(training)
         theirs.train(training)
-        x, y = torch.randn(7, 5), torch.randn(7, 5)
+        x, y = torch.randn(7, 5).to(device), torch.randn(7, 5).to(device)
         assert torch.allclose(ours(x, y), theirs(x + y), atol=1e-6)
     for name, value in theirs.state_dict().items():
         assert torch.allclose(ours.state_dict()[name], value), name
