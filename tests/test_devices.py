@@ -12,7 +12,7 @@ import sys, pytest, torch
 from tests.elsewhere import second_device
 with second_device() as device, pytest.raises(RuntimeError, match="expected all tensors on one device"):
     torch.zeros(3, device=device) + torch.ones(3)
-sys.exit(pytest.main(["-n", "0", "tests/solve/test_engines.py::test_every_question_stays_on_its_device"]))
+sys.exit(pytest.main(["-n", "0", "tests/solve/test_engines.py", "-k", "stays_on_its_device"]))
 """
 
 
