@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -12,7 +13,10 @@ import networkx as nx
 import numpy as np
 import torch
 
+import ohmformer as ohm
 from measure import write_table
+from ohmformer.integrations.currents import edge_rows
+from ohmformer.solve.currents import sum_of_differences
 
 GRAPHS: dict[str, Callable[[int], nx.Graph]] = {
     "small world": lambda n: nx.connected_watts_strogatz_graph(n, 6, 0.1, seed=0),
@@ -57,14 +61,31 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
+def time_slices(side: int = 200, slices: int = 4) -> str:
+    """What betweenness over all pairs of a grid takes, by a few slices of its edges after the first."""
+    graph = ohm.Graph.from_networkx(nx.convert_node_labels_to_integers(nx.grid_2d_graph(side, side)))
+    done, start = 0, 0.0
+    for i, (_, rows) in enumerate(edge_rows(graph, torch.arange(graph.num_nodes))):
+        sum_of_differences(rows)
+        done, start = (done + len(rows), start) if i else (0, time.process_time())
+        if i == slices:
+            break
+    each, memory = (time.process_time() - start) / done, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    whole = f"{each * graph.num_edges:.0f} s for all {graph.num_edges:,}"
+    return f"{graph.num_nodes:,} nodes: {1e3 * each:.1f} ms of processor time an edge, {whole}, {memory:.2f} GB"
+
+
 def main() -> None:
     """Measure, print, and write results/networkx_backend.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[500, 1000])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="functions whose name has this in it")
+    parser.add_argument("--slices", action="store_true", help="only time some edges of betweenness on 40,000 nodes")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.slices:
+        return print(time_slices())
     nx.config.cache_converted_graphs = False  # conversion is part of what a call costs
     rows = []
     for name, make in GRAPHS.items():

@@ -73,4 +73,8 @@ def test_graphs_without_edges_are_answered(nodes):
     assert ohm.effective_resistance(g).value.shape == (0,)
     assert ohm.effective_resistance(g, "all").value.shape == (nodes, nodes)
     assert ohm.eigenvectors(g, 2).value.shape == (nodes, 2)
+    assert ohm.pinv_diagonal(g).value.tolist() == ohm.current_flow_closeness(g).value.tolist() == [0.0] * nodes
+    assert ohm.harmonic(g, range(nodes), [2.0] * nodes).value.shape == (nodes, 1)
+    assert ohm.sparsify(g, 0.5).graph.num_nodes == nodes
+    assert float(ohm.kirchhoff_index(g).value) == (0.0 if nodes < 2 else float("inf"))
     torch.testing.assert_close(ohm.heat_kernel(g, 1.0).value, torch.eye(nodes, dtype=torch.float64))

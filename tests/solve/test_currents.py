@@ -174,3 +174,9 @@ def test_each_is_refused_where_it_would_not_fit(monkeypatch):
     monkeypatch.setattr(currents, "MOST", 100)
     with pytest.raises(ValueError, match="30 nodes x 12 pairs"):
         ohm.current_flow(SMALL, *RANDOM.T, each=True)
+
+
+def test_more_pairs_than_can_be_listed_are_refused_before_anything_is_done():
+    graph = Graph.from_edges([(i, i + 1) for i in range(39_999)])
+    with pytest.raises(ValueError, match=r"expected at most 134217728 pairs of sources, got 799980000"):
+        ohm.current_flow(graph, range(40_000))

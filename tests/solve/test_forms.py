@@ -140,17 +140,3 @@ def test_demands_that_are_no_numbers_or_on_no_node_are_refused():
         ohm.potentials(EDGES, {"x": 1.0})
     with pytest.raises(TypeError, match="unexpected keyword argument 'tolerance'"):
         ohm.electric_flow(EDGES, [1.0, 0.0, 0.0, -1.0], tolerance=1e-3)
-
-
-def test_a_graph_without_nodes_and_one_without_edges_are_answered():
-    for graph, nodes in ((Graph.from_edges([], num_nodes=0), 0), (Graph.from_edges([], num_nodes=1), 1)):
-        assert ohm.potentials(graph, torch.zeros(nodes)).value.shape == (nodes, 1)
-        assert ohm.effective_resistance(graph).value.shape == (0,)
-        assert ohm.effective_resistance(graph, "all").value.tolist() == [[0.0]] * nodes
-        assert float(ohm.kirchhoff_index(graph).value) == 0.0
-        assert ohm.pinv_diagonal(graph).value.tolist() == ohm.current_flow_closeness(graph).value.tolist() == [0.0] * nodes
-        assert ohm.harmonic(graph, range(nodes), [2.0] * nodes).value.shape == (nodes, 1)
-        assert ohm.sparsify(graph, 0.5).graph.num_nodes == nodes
-        assert ohm.current_flow(graph, range(nodes)).nodes.tolist() == [0.0] * nodes
-        assert ohm.resistive_embedding(graph).value.shape == (nodes, nodes)
-        assert ohm.resistive_embedding(graph, 3).value.shape == (nodes, 3)
