@@ -104,8 +104,13 @@ KERNELS: dict[str, Kernel] = {
     ),
     "ohm_sweep": Kernel(
         "Potentials of any number of demands from the factor of a Laplacian, or their energy.",
-        "factor.c",
-        2 * WHOLE + 8 * ARRAY,
+        "potentials.c",
+        3 * WHOLE + 9 * ARRAY,
+    ),
+    "ohm_answer": Kernel(
+        "Centred potentials of any number of demands from the factor of a Laplacian, their residual, and energies of both.",
+        "potentials.c",
+        4 * WHOLE + 14 * ARRAY,
     ),
     "ohm_select": Kernel(
         "Effective resistances of all pairs on the pattern of the factor of a Laplacian, and their tangents.",

@@ -31,21 +31,13 @@ ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What potentials leave of demands, and how much energy they have; in float64."""
+class Sizes:
+    """How much energy potentials have, and how large a residual; in float64."""
 
-    graph: Graph
-    uncentred: Float[Tensor, "nodes k"]
-    """``psi - L phi``."""
     energy: Float[Tensor, "graphs k"]
     """``|phi|_L^2``."""
     residual: float
     """``|psi - L phi| / |psi|`` of the worst demand on the worst graph."""
-
-    @property
-    def left(self) -> Float[Tensor, "nodes k"]:
-        """``psi - L phi``, centred on every component: its means are rounding."""
-        return self.graph.center(self.uncentred)
 
     def error(self, norm: Float[Tensor, "graphs k"]) -> float:
         """The error of the worst demand on the worst graph, if ``norm`` is that of ``L^+ left``, or more."""
@@ -62,6 +54,20 @@ def relative(wrong: Tensor, size: Tensor) -> float:
     """The largest relative error of things that have these sizes and are off by ``wrong``."""
     found = torch.where(wrong == 0, 0.0, wrong / (size - wrong).clamp(min=0))
     return float(found.nan_to_num(nan=math.inf, posinf=math.inf).max()) if found.numel() else 0.0
+
+
+@dataclass(frozen=True)
+class Measured(Sizes):
+    """The same, and what potentials leave of demands."""
+
+    graph: Graph
+    uncentred: Float[Tensor, "nodes k"]
+    """``psi - L phi``."""
+
+    @property
+    def left(self) -> Float[Tensor, "nodes k"]:
+        """``psi - L phi``, centred on every component: its means are rounding."""
+        return self.graph.center(self.uncentred)
 
 
 def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measured:
@@ -81,9 +87,13 @@ def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nod
             part = slice(some, some + 16)
             left[:, part], energy[:, part] = _by_edges(graph, phi[:, part], psi[:, part])
         gap, energy, size = (sum_over_graphs(graph, x) for x in (left.square(), energy, psi.square()))
+    return Measured(energy, worst_residual(gap, size), graph, left)
+
+
+def worst_residual(gap: Float[Tensor, "graphs k"], size: Float[Tensor, "graphs k"]) -> float:
+    """The largest ``|psi - L phi| / |psi|``, given the squares of both."""
     worst = torch.where(size > 0, gap / torch.where(size > 0, size, 1.0), gap)
-    residual = math.sqrt(float(worst.nan_to_num(nan=math.inf).max())) if worst.numel() else 0.0
-    return Measured(graph, left, energy, residual)
+    return math.sqrt(float(worst.nan_to_num(nan=math.inf).max())) if worst.numel() else 0.0
 
 
 def sum_over_graphs(graph: Graph, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:

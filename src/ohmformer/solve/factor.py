@@ -56,12 +56,21 @@ class Factor:
     def solve(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """Potentials in float64 of demands that sum to zero on every component: zero at its ground, or at kept nodes."""
         psi = demands.detach().to("cpu", torch.float64).contiguous()
-        return self._sweep(psi, None, empty_huge_pages(*psi.shape, dtype=torch.float64, device=psi.device))
+        if native.active() is None:
+            return torch.as_tensor(self._in_numpy(psi, only_energy=False)[self.pattern.rank])
+        phi = empty_huge_pages(*psi.shape, dtype=torch.float64, device=psi.device)
+        native.call("ohm_sweep", *psi.shape, 0, *self._columns, None, psi, phi, None)
+        return phi
 
     def energy(self, demands: Float[Tensor, "nodes k"], graph: Graph) -> Float[Tensor, "graphs k"]:
         """The energy ``psi . L^+ psi`` of demands on every graph of the batch whose factor this is."""
-        psi = demands.detach().to("cpu", torch.float64).contiguous()
-        return self._sweep(psi, graph.batch.cpu(), psi.new_zeros(graph.num_graphs, psi.shape[1]))
+        psi, owner = demands.detach().to("cpu", torch.float64).contiguous(), graph.batch.cpu()
+        if native.active() is None:
+            found = torch.as_tensor(self._in_numpy(psi, only_energy=True))
+            return psi.new_zeros(graph.num_graphs, psi.shape[1]).index_add_(0, owner[self.pattern.order], found)
+        sums = psi.new_empty(graph.num_graphs, 4, psi.shape[1])
+        native.call("ohm_sweep", *psi.shape, graph.num_graphs, *self._columns, owner, psi, None, sums)
+        return sums[:, 3]
 
     def rounding(self) -> float:
         """How far, relatively, conductances between kept nodes, and potentials of demands >= 0 against them, may be off.
@@ -74,19 +83,33 @@ class Factor:
         fewer = torch.minimum(count, torch.arange(len(count), 0, -1, dtype=torch.float64))
         return float(torch.finfo(torch.float64).eps * (((count + 4) * (fewer + 0.5)).sum() + len(count) + 1))
 
-    def _sweep(
-        self, psi: Float[Tensor, "nodes k"], owner: Int[Tensor, " nodes"] | None, found: Float[Tensor, "rows k"]
-    ) -> Float[Tensor, "rows k"]:
+    def answer(
+        self, psi: Float[Tensor, "nodes k"], graph: Graph
+    ) -> tuple[Float[Tensor, "nodes k"], Float[Tensor, "graphs 4 k"]]:
+        """Centred potentials of demands in float64, and on every graph ``|r|^2``, their energy, ``|psi|^2``, ``r . L^+ r``.
+
+        ``r = psi - L phi``; in C, panel by panel while it is in the cache.
+        """
+        psi, rows = psi.contiguous(), rows_of(graph)
+        phi = empty_huge_pages(*psi.shape, dtype=torch.float64, device=psi.device)
+        sums = psi.new_empty(graph.num_graphs, 4, psi.shape[1])
+        sizes = *psi.shape, graph.num_graphs, graph.num_components
+        nodes = torch.as_tensor(self.pattern.rank), graph.batch, graph.components
+        given = *self._columns, *nodes, rows.start, rows.column, rows.value, psi
+        native.call("ohm_answer", *sizes, *given, phi, sums)
+        return phi, sums
+
+    @property
+    def _columns(self) -> tuple[Tensor, ...]:
+        """What the kernels are given: columns without those of kept nodes, and the order of elimination."""
         pattern = self.pattern
         kept = pattern.eliminated < len(pattern.order)
         first = pattern.first.clamp(max=int(pattern.first[pattern.eliminated])) if kept else pattern.first
-        order, arrays = torch.as_tensor(pattern.order), (first, pattern.row, self.fraction, self.pivot)
-        if native.active() is not None:
-            native.call("ohm_sweep", *psi.shape, *arrays, order, owner, psi, found)
-            return found
-        start, row, fraction, pivot = (a.numpy() for a in arrays)
-        x = factor_numpy.sweep(start, row, fraction, pivot, psi.numpy()[pattern.order], only_energy=owner is not None)
-        return torch.as_tensor(x[pattern.rank]) if owner is None else found.index_add_(0, owner[order], torch.as_tensor(x))
+        return first, pattern.row, self.fraction, self.pivot, torch.as_tensor(pattern.order)
+
+    def _in_numpy(self, psi: Float[Tensor, "nodes k"], *, only_energy: bool) -> Float[np.ndarray, "nodes k"]:
+        first, row, fraction, pivot, order = (a.numpy() for a in self._columns)
+        return factor_numpy.sweep(first, row, fraction, pivot, psi.numpy()[order], only_energy=only_energy)
 
 
 def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:

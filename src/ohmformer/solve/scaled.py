@@ -29,7 +29,7 @@ LARGEST = 2.0
 """No eigenvalue of a normalised Laplacian is larger."""
 ROWS = 2**15
 """Nodes of which a layer's result is made at once."""
-HUGE = 2**26
+HUGE = 2**22
 """Bytes from which on an array is put into huge pages."""
 
 

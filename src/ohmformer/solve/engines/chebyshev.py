@@ -17,7 +17,7 @@ from torch import Tensor
 from ohmformer.constructions.electric import Chebyshev
 from ohmformer.graph import Spectrum
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.certificate import EPS, Measured, measure, sum_over_graphs
+from ohmformer.solve.certificate import EPS, Sizes, measure, sum_over_graphs
 from ohmformer.solve.engines import chebyshev_native
 from ohmformer.solve.engines.base import Part, Problem, Watch
 from ohmformer.solve.scaled import RowBlocks, Scaled, empty_huge_pages, in_blocks, prepared
@@ -43,7 +43,7 @@ class ChebyshevEngine:
             now = measure(graph, phi, psi)
             worst, norm = now.residual, sum_over_graphs(graph, (scaled.root * now.left).square()).sqrt()
         else:
-            now, norm = Measured(graph, solved.demands, solved.energy[None], worst), solved.scaled_residual[None]
+            now, norm = Sizes(solved.energy[None], worst), solved.scaled_residual[None]
         error = now.error(energy_of_residual(norm, now.energy, solved.spectrum))
         stopped = watch.stopped and worst > problem.tol
         note, kind = "stopped early" if stopped else "", "estimate"

@@ -23,9 +23,9 @@ from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.graph.memory import forget, remembered
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.certificate import MARGIN, energy_norm, measure, rounding_norm
+from ohmformer.solve.certificate import MARGIN, Sizes, energy_norm, measure, rounding_norm, worst_residual
 from ohmformer.solve.engines.base import Problem
-from ohmformer.solve.factor import look, prepared, that_fits
+from ohmformer.solve.factor import Factor, look, prepared, that_fits
 
 EXACT = 1e-13
 """An error that is not made smaller."""
@@ -65,10 +65,9 @@ class DirectEngine:
         """Solve, and measure the residual, whose energy is the error; solve for the residual while that is needed."""
         graph, psi = problem.graph, problem.demands
         inverse = inverse_of(graph)
-        phi, answer = inverse.apply(psi), None
+        (phi, now, norm), answer = inverse.solve(psi), None
         for _ in range(ROUNDS):
-            now = measure(graph, phi, psi)
-            norm = MARGIN * inverse.norm(now.uncentred)
+            norm = MARGIN * norm
             error = now.error(norm)
             if answer is not None and not error < (answer.error or 0.0):
                 break
@@ -78,21 +77,45 @@ class DirectEngine:
             answer = Answer(phi, self.name, 0, now.residual, None, error=error, error_kind=kind, rounded=rounded)
             if enough or rounded:
                 break
-            phi = phi + inverse.apply(now.left.to(psi))
+            phi, now, norm = inverse.measured(phi + inverse.apply(measure(graph, phi, psi).left.to(psi)), psi)
         assert answer is not None
         return answer
 
 
+Measurement = tuple[Float[Tensor, "nodes k"], Sizes, Float[Tensor, "graphs k"]]
+"""Potentials, what they leave of their demands, and the energy norm of ``L^+`` of that."""
+
+
 @dataclass(frozen=True, eq=False)
 class Inverse:
-    """``L^+`` through a factor."""
+    """``L^+`` of a graph through a factor."""
 
+    graph: Graph
     apply: Apply
     """``psi -> L^+ psi``, centred."""
     norm: Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "graphs k"]]
     """The energy norm of ``L^+ psi``, ``(psi . L^+ psi)^(1/2)``."""
-    proved: bool
-    """Whether the factor is right to rounding whatever the resistances."""
+    factor: Factor | None = None
+    """Our own, which is right to rounding whatever the resistances; None if it is another."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether an error is proved."""
+        return self.factor is not None
+
+    def solve(self, psi: Float[Tensor, "nodes k"]) -> Measurement:
+        """``L^+ psi``, measured; in C all at once."""
+        graph, factor = self.graph, self.factor
+        if factor is None or native.active() is None or psi.dtype != torch.float64 or graph.device.type != "cpu":
+            return self.measured(self.apply(psi), psi)
+        phi, sums = factor.answer(psi, graph)
+        gap, energy, size, of_gap = sums.unbind(1)
+        return phi, Sizes(energy, worst_residual(gap, size)), of_gap.sqrt()
+
+    def measured(self, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measurement:
+        """Measure potentials."""
+        now = measure(self.graph, phi, psi)
+        return phi, now, self.norm(now.uncentred)
 
 
 def inverse_of(graph: Graph) -> Inverse:
@@ -100,15 +123,16 @@ def inverse_of(graph: Graph) -> Inverse:
     edited = remembered(graph, EDITED)
     if edited is not None:
         apply = lambda psi: graph.center_(edited.solve(psi).to(psi))  # noqa: E731
-        return Inverse(apply, lambda psi: energy_norm(graph, apply(graph.center(psi))), proved=False)
+        return Inverse(graph, apply, lambda psi: energy_norm(graph, apply(graph.center(psi))))
     factor = prepared(graph) or (prepared(graph, that_fits()) if native.active() else None)
     if factor is None:
         apply = on_kept_nodes(graph, _superlu)
-        return Inverse(apply, lambda psi: energy_norm(graph, apply(graph.center(psi))), proved=False)
+        return Inverse(graph, apply, lambda psi: energy_norm(graph, apply(graph.center(psi))))
     return Inverse(
+        graph,
         lambda psi: graph.center_(factor.solve(psi).to(psi)),
         lambda psi: factor.energy(psi, graph).to(graph.device).sqrt(),
-        proved=True,
+        factor,
     )
 
 
