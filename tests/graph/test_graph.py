@@ -1,3 +1,5 @@
+import math
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -8,7 +10,7 @@ import torch
 from hypothesis import given
 from torch_geometric.data import Batch, Data
 
-from ohmformer import Graph, exact
+from ohmformer import Graph, exact, native
 from ohmformer.graph.families import FAMILIES, disjoint, family, zoo
 from tests.strategies import graphs
 
@@ -149,6 +151,32 @@ def test_centred_demands_are_accepted(device, g):
     for psi in (g.center(x), g.center(x).float(), (x - g.component_means(x)[g.components]).cpu().numpy()):
         checked = g.check_demands(psi)
         assert float(g.component_means(checked).abs().max()) <= 1e-9
+
+
+@given(graphs())
+def test_components_are_those_of_networkx_numbered_by_their_first_nodes(g):
+    for name in {"off", *native.available()[-1:]}:
+        with native.used(name):
+            found = replace(g).components.tolist()
+        parts = sorted(nx.connected_components(nx.MultiGraph(g.to_networkx())), key=min)
+        assert found == [next(i for i, part in enumerate(parts) if node in part) for node in range(g.num_nodes)]
+
+
+@pytest.mark.parametrize("width", [1, 5, 16, 37])
+def test_demands_are_added_up_without_loss(width):
+    rng = np.random.default_rng(width)
+    g = Graph.from_edges([(i, i + 1) for i in range(19_999) if i != 7_000])
+    psi = np.concatenate([np.full((3_500, width), 0.1), np.full((3_501, width), -0.1)])  # partial sums are far from zero
+    psi = np.concatenate([psi, rng.standard_normal((12_999, width))])
+    psi[3_500], psi[-1] = 0.0, 0.0
+    psi[-1] = [-math.fsum(column) for column in psi[7_001:].T]
+    assert torch.equal(g.check_demands(psi), torch.as_tensor(psi))  # not centred: the sums are zero to rounding
+    psi[-1, -1] += 1e-6
+    with pytest.raises(ValueError, match=f"demand {width - 1} sums to 1e-06 on component 1"):
+        g.check_demands(psi)
+    psi[12, 0] = np.nan
+    with pytest.raises(ValueError, match="expected finite numbers on the nodes"):
+        g.check_demands(psi)
 
 
 def test_demands_may_be_lists():

@@ -11,6 +11,7 @@ import torch
 import ohmformer as ohm
 from ohmformer import Graph, native
 from ohmformer.solve import certificate, pairwise
+from ohmformer.solve.factor import prepared
 from tests.solve.true_errors import (
     by_elimination,
     draw_graph,
@@ -125,6 +126,25 @@ def test_an_error_that_float64_cannot_reach_is_refused_with_what_it_reaches():
         ohm.potentials(graph, psi, tol=1e-15, tol_of="error")
     with pytest.raises(ValueError, match="expected tol_of='residual' or 'error', got 'energy'"):
         ohm.potentials(graph, psi, tol_of="energy")
+
+
+@pytest.mark.skipif(native.active() is None, reason="needs native kernels")
+@pytest.mark.parametrize("width", [1, 3, 16, 37])
+def test_an_answer_that_is_measured_on_the_way_is_worth_what_it_is_measured_to_be_afterwards(width):
+    some = [draw_graph(seed, largest=300)[0] for seed in range(4)]
+    graph = Graph.collate([*some, Graph.from_edges([(0, 1), (3, 4), (3, 4)], num_nodes=6)])
+    psi = graph.center(torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    factor = prepared(graph)
+    assert factor is not None
+    phi, sums = factor.answer(psi, graph)
+    now = certificate.measure(graph, phi, psi)
+    left = [certificate.sum_over_graphs(graph, x.square()) for x in (now.uncentred, psi)]
+    for found, expected in zip(
+        sums.unbind(1), (left[0], now.energy, left[1], factor.energy(now.uncentred, graph)), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(phi, graph.center(factor.solve(psi)), rtol=1e-12, atol=1e-14 * float(phi.abs().max()))
+    assert float(graph.component_means(phi).abs().max()) <= 1e-15 * float(phi.abs().max())
 
 
 @pytest.mark.parametrize("in_c", [True, False])

@@ -10,6 +10,8 @@ import torch
 import ohmformer as ohm
 from ohmformer import Graph, exact, native
 from ohmformer.graph.families import family
+from ohmformer.graph.memory import remembered
+from ohmformer.solve import costs
 from ohmformer.solve.distances import lmin_at_most
 from ohmformer.solve.engines import ENGINES, Problem
 from ohmformer.solve.engines.base import Part
@@ -324,6 +326,25 @@ def test_lanczos_gives_up_early_on_long_graphs_and_goes_on_when_asked_to():
     assert not early.separated
     assert early.floor == 0.01
     assert late.spectrum.lmin < early.spectrum.lmin < 0.01
+
+
+@needs_kernels
+@pytest.mark.parametrize("demands", [1, 64])
+def test_looks_at_the_spectrum_take_at_most_15_percent_of_what_another_engine_is_predicted_to_take(demands):
+    one = random_graph(3000, 20000)
+    weak = torch.tensor([1e3], dtype=torch.float64)
+    pairs = torch.cat([one.edge_index, one.edge_index + 3000, torch.tensor([[0], [3000]])], dim=1)
+    joined = Graph.from_edges(pairs.t(), resistance=torch.cat([one.resistance, one.resistance, weak]))  # two that expand
+    for graph in (joined, grid(60)):
+        part = ohm.plan(graph, demands=demands, tol=1e-8).parts[0]
+        assert part.engine != "chebyshev"
+        ends = remembered(graph, "ends")
+        steps = ends.steps if ends else 0
+        least = costs.elimination(graph.num_nodes, graph.num_edges, demands)
+        assert steps * costs.lanczos_step(graph.num_nodes, graph.num_edges) <= costs.PROBING * least
+    assert steps == 0  # distances tell
+    assert ohm.plan(one, demands=demands, tol=1e-8).parts[0].engine == "chebyshev"
+    assert remembered(one, "ends").separated
 
 
 @needs_kernels

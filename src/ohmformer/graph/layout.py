@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ohmformer import native
 from ohmformer.graph.ragged import Spans, kept
 
 BLOCK = 4096
@@ -83,11 +84,14 @@ class Layout:
     @kept
     def components(self) -> Int[Tensor, " nodes"]:
         """The connected component of every node, numbered from 0 over the whole batch."""
+        n, (tail, head) = self.num_nodes, self.edge_index.cpu().contiguous()
+        if native.active() is not None:
+            found = torch.empty(n, dtype=torch.long)
+            native.call("ohm_components", n, len(tail), tail, head, found)
+            return found.to(self.device)
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        tail, head = self.edge_index.cpu().numpy()
-        n = self.num_nodes
         adjacency = coo_array((np.ones(len(tail), dtype=np.int8), (tail, head)), shape=(n, n))
         labels = connected_components(adjacency, directed=False)[1] if n else np.zeros(0, dtype=np.int64)
         return torch.as_tensor(labels, dtype=torch.long, device=self.device)
@@ -183,16 +187,26 @@ class Layout:
 
     def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
         """Return ``signals`` as ``(nodes, signals)`` of this graph's type, or raise a ValueError that says what is wrong."""
-        signals = as_numbers(signals)
+        x = self._check_shape(as_numbers(signals))
+        if x.numel() and not torch.isfinite(torch.stack(torch.aminmax(x.detach()))).all():
+            raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
+        return x
+
+    def _check_shape(self, signals: Tensor) -> Float[Tensor, "nodes signals"]:
         x = signals[:, None] if signals.ndim == 1 else signals
         if x.ndim != 2 or x.shape[0] != self.num_nodes:
             raise ValueError(f"expected one row per node, shape ({self.num_nodes}, k), got {tuple(signals.shape)}")
         if x.is_complex():
             raise ValueError(f"expected real numbers on the nodes, got {x.dtype}")
-        x = x.to(self.device, self.dtype)
-        if x.numel() and not torch.isfinite(torch.stack(torch.aminmax(x.detach()))).all():
-            raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
-        return x
+        return x.to(self.device, self.dtype)
+
+    def _sums(self, x: Float[Tensor, "nodes k"]) -> tuple[Float[Tensor, "components k"], Float[Tensor, " k"]]:
+        """The sum of every column over every component, and its largest absolute value."""
+        if x.dtype != torch.float64 or x.device.type != "cpu" or native.active() is None:
+            return self.component_means(x) * self.component_sizes[:, None], torch.maximum(x.amax(dim=0), -x.amin(dim=0))
+        sums, largest = x.new_empty(2, self.num_components, x.shape[1]), x.new_empty(x.shape[1])
+        native.call("ohm_sums", *x.shape, self.num_components, self.components, x.contiguous(), sums, largest)
+        return sums[0] + sums[1], largest
 
     def check_demands(
         self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
@@ -202,12 +216,14 @@ class Layout:
         With ``center=True`` the component means are taken away instead.
         """
         demands = as_numbers(demands)
-        psi = self.check_signals(demands)
+        psi = self.check_signals(demands) if center else self._check_shape(demands)
         if center or not psi.numel():
             return self.center(psi)
-        sums = self.component_means(psi.detach()) * self.component_sizes[:, None]
+        sums, largest = self._sums(psi.detach())
+        if not sums.isfinite().all():
+            self.check_signals(psi)
         eps = max(torch.finfo(x).eps for x in (psi.dtype, demands.dtype) if x.is_floating_point)
-        largest = self.component_sizes[:, None] * torch.maximum(psi.detach().amax(dim=0), -psi.detach().amin(dim=0))
+        largest = self.component_sizes[:, None] * largest
         off = sums.abs() - 8 * eps * largest
         if off.max() > 0:
             component, column = divmod(int(off.argmax()), psi.shape[1])

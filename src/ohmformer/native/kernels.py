@@ -57,11 +57,26 @@ KERNELS: dict[str, Kernel] = {
         "sparse.c",
         3 * WHOLE + 6 * ARRAY,
     ),
+    "ohm_components": Kernel(
+        "The connected component of every node of a graph or batch.",
+        "components.c",
+        2 * WHOLE + 3 * ARRAY,
+    ),
+    "ohm_sums": Kernel(
+        "Sums over every component, without loss, and the largest absolute value of columns on the nodes.",
+        "components.c",
+        3 * WHOLE + 4 * ARRAY,
+    ),
     "ohm_rows": Kernel(
         "Neighbours and conductances of a large graph by rows, in any order of its nodes.",
         "elimination.c",
         2 * WHOLE + 8 * ARRAY,
         {"edges": 2**30 - 1},
+    ),
+    "ohm_laplacian": Kernel(
+        "The Laplacian of a large graph in CSR, and the roots of its degrees, from its conductances by rows.",
+        "elimination.c",
+        WHOLE + 8 * ARRAY,
     ),
     "ohm_distances": Kernel(
         "Numbers of edges from a far node of every component.",

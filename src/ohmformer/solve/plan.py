@@ -43,7 +43,7 @@ from ohmformer.solve.engines.chebyshev import layers_for, layers_of_a_round
 from ohmformer.solve.engines.cubing_layers import in_float32
 from ohmformer.solve.engines.direct import EDITED
 from ohmformer.solve.factor import look
-from ohmformer.solve.scaled import LARGEST, Extremes, prepared
+from ohmformer.solve.scaled import LARGEST, STEPS, Extremes, prepared
 
 INSTEAD_OF_LAYERS = ("elimination", "direct", "LDL^T")
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct")
@@ -200,8 +200,8 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     """The engine with the smallest prediction. A look at the spectrum, and one at the factor, take up to 15 % of the answer.
 
     Elimination is predicted from sizes alone. Lanczos says how many layers chebyshev takes, and ends as soon as these are
-    too many; on graphs that distances show to be long it is not begun. The pattern says what a factor costs, and is
-    not made if that takes long or, on graphs that expand, would be in vain.
+    too many, or after 15 % of elimination's time; on graphs that distances show to be long it is not begun. The pattern
+    says what a factor costs, and is not made if that takes long or, on graphs that expand, would be in vain.
     """
     nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
@@ -218,7 +218,11 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     if kernels and sparse and (lmin := lmin_at_most(graph)) < floor:
         found = Extremes(Spectrum(lmin, LARGEST), separated=False)
     else:
-        found = prepared(graph, floor=floor)[1]
+        steps = int(PROBING * instead.predicted / costs.lanczos_step(nodes, edges)) if kernels else STEPS
+        found = prepared(graph, floor=floor, steps=min(max(steps, 1), STEPS))[1]
+        layers = layers_for(tol, found.spectrum)
+        if not found.separated and 2 * costs.chebyshev(nodes, edges, demands, layers, in_c=in_c) < instead.predicted:
+            found = prepared(graph, floor=floor)[1]  # chebyshev will most likely answer, and needs to know
     at_least, depth = "" if found.separated else "more than ", layers_for(tol, found.spectrum)
     reason = f"{at_least}{depth} layers at a condition number of {at_least}{found.spectrum.condition:.1e}"
     best = replace(instead, reason=f"chebyshev would take {reason}")

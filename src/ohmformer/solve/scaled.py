@@ -24,6 +24,7 @@ from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.csr import csr_tensor
 from ohmformer.graph.memory import recall
 from ohmformer.graph.ragged import kept
+from ohmformer.solve.rows import rows_of
 
 LARGEST = 2.0
 """No eigenvalue of a normalised Laplacian is larger."""
@@ -31,6 +32,8 @@ ROWS = 2**15
 """Nodes of which a layer's result is made at once."""
 HUGE = 2**22
 """Bytes from which on an array is put into huge pages."""
+STEPS = 200
+"""Steps of Lanczos at most."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,18 @@ class Scaled:
 
     @classmethod
     def of(cls, graph: Graph) -> Scaled:
-        """The scaled Laplacian of a graph or batch."""
+        """The scaled Laplacian of a graph or batch; in C parallel edges stay entries of their own."""
+        n = graph.num_nodes
+        if native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges + n < 2**31:
+            rows = rows_of(graph)
+            start, column = torch.empty(n + 1, dtype=torch.int32), torch.empty(2 * graph.num_edges + n, dtype=torch.int32)
+            value, root = torch.empty(len(column), dtype=torch.float64), torch.empty(n, 1, dtype=torch.float64)
+            given = rows.start, rows.column, rows.value, rows.degree
+            native.call("ohm_laplacian", n, *given, start, column, value, root)
+            return cls(csr_tensor(start, column, value, n), root, graph.components, graph.num_components)
         from scipy.sparse import coo_array
 
-        n, degree = graph.num_nodes, graph.degrees()
+        degree = graph.degrees()
         tail, head = graph.edge_index.cpu().numpy().astype(np.int32)
         c = 1 / graph.resistance.detach().cpu().double().numpy()
         node = np.arange(n, dtype=np.int32)
@@ -80,6 +91,8 @@ class Scaled:
 
     def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``N x``."""
+        if native.active() is not None and x.device.type == "cpu" and x.shape[1] == 1:
+            return self.residual(torch.zeros_like(x), -self.root * x, in_c=True).mul_(self.root)
         return self.root * (self.laplacian @ (self.root * x))
 
     def residual(
@@ -162,6 +175,8 @@ def in_blocks(rows: int) -> Iterator[slice]:
 
 def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "n 1"] | None = None) -> Float[Tensor, " k"]:
     """The sum of squares of every column, its entries multiplied by ``weights`` if there are any."""
+    if x.shape[1] == 1:
+        return (x if weights is None else x * weights).square().sum(0)
     squared = torch.ones_like(x[:, :1]) if weights is None else weights.square()
     squares = x.new_zeros(1, x.shape[1])
     for rows in in_blocks(len(x)):
@@ -169,14 +184,14 @@ def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "n 1"] | None
     return squares[0]
 
 
-def empty_huge_pages(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory for a tensor, not initialised; in huge pages if it is large and Linux has them.
+def empty_huge_pages(*shape: int, dtype: torch.dtype, device: torch.device, zero: bool = False) -> Tensor:
+    """Memory for a tensor, not initialised or ``zero``; in huge pages, which are, if it is large and Linux has them.
 
     Fresh memory costs as much as some layers, less in huge pages, and rows in random order are fetched faster from them.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < HUGE or device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype, device=device)
+        return (torch.zeros if zero else torch.empty)(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel built without them
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -196,9 +211,11 @@ class Extremes:
     """False if the iteration has not settled: the smallest eigenvalue may be far smaller."""
     floor: float = 0.0
     """If it ended early, as the smallest eigenvalue was seen to be below this; else zero."""
+    steps: int = 0
+    """Steps that were taken."""
 
 
-def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0, floor: float = 0.0) -> Extremes:
+def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, floor: float = 0.0) -> Extremes:
     """The ends of the nonzero spectrum of the scaled Laplacian by Lanczos, from a seeded start.
 
     Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added. The iteration ends
@@ -231,14 +248,18 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = 200, seed: int = 0, floo
         beside.append(beta)
         before, q = q, w / beta
     low = min(max(0.95 * low, 1e-14), LARGEST)
-    return Extremes(Spectrum(low, min(max(1.01 * high, low), LARGEST)), separated, floor if below else 0.0)
+    return Extremes(Spectrum(low, min(max(1.01 * high, low), LARGEST)), separated, floor if below else 0.0, len(diagonal))
 
 
-def prepared(graph: Graph, *, floor: float = 0.0) -> tuple[Scaled, Extremes]:
+def prepared(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> tuple[Scaled, Extremes]:
     """The scaled Laplacian of a graph and the ends of its spectrum, kept for the next question about the same graph.
 
-    With a ``floor``, an estimate that ended early as the smallest eigenvalue is below it will do.
+    With a ``floor``, an estimate that ended early as the smallest eigenvalue is below it will do; otherwise one that has
+    settled, or has taken as many ``steps``.
     """
     scaled = recall(graph, "scaled", lambda: Scaled.of(graph))
-    found = recall(graph, "ends", lambda: extreme_eigenvalues(scaled, floor=floor), fits=lambda ends: ends.floor <= floor)
-    return scaled, found
+
+    def will_do(ends: Extremes) -> bool:
+        return ends.floor <= floor and (ends.separated or ends.floor > 0 or ends.steps >= steps)
+
+    return scaled, recall(graph, "ends", lambda: extreme_eigenvalues(scaled, floor=floor, steps=steps), fits=will_do)

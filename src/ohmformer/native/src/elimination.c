@@ -7,6 +7,7 @@
  */
 #include "kernel.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,18 +36,35 @@ EXPORT int ohm_rows(int64_t threads, int64_t nodes, int64_t edges, const int64_t
     return 0;
 }
 
-static int64_t walk(int64_t from, const int32_t *start, const int32_t *column, int32_t *queue, int32_t *distance) {
+/* The Laplacian in CSR from conductances by rows, diagonal first, and D^-1/2, zero where there is no edge */
+EXPORT int ohm_laplacian(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, const double *value,
+                         const double *degree, int32_t *first, int32_t *other, double *entry, double *root) {
+    (void)threads;
+    for (int64_t i = 0; i < nodes; i++) {
+        int64_t at = first[i] = start[i] + (int32_t)i;
+        other[at] = (int32_t)i, entry[at++] = degree[i];
+        root[i] = degree[i] > 0 ? 1 / sqrt(degree[i]) : 0;
+        for (int32_t e = start[i]; e < start[i + 1]; e++, at++) other[at] = column[e], entry[at] = -value[e];
+    }
+    first[nodes] = start[nodes] + (int32_t)nodes;
+    return 0;
+}
+
+/* Nodes by their distance from one of them; how many there are, or zero if the graph expands: an eighth of all nodes is so near
+ * that four times as many with every edge would not yet be all. */
+static int64_t walk(int64_t from, int64_t nodes, const int32_t *start, const int32_t *column, int32_t *queue, int32_t *distance) {
     int64_t count = 1;
     queue[0] = from, distance[from] = 0;
     for (int64_t at = 0; at < count; at++) {
         const int32_t i = queue[at];
+        if (count > nodes / 8 && distance[i] < 31 && (int64_t)1 << 2 * distance[i] < nodes) return 0;
         for (int32_t e = start[i]; e < start[i + 1]; e++)
             if (distance[column[e]] < 0) distance[column[e]] = distance[i] + 1, queue[count++] = column[e];
     }
     return count;
 }
 
-/* On every component, the number of edges from a node that is far from another one */
+/* On every component, the number of edges from a node that is far from another one; less than that, or -1, if the graph expands */
 EXPORT int ohm_distances(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, int32_t *queue,
                          int32_t *distance) {
     (void)threads;
@@ -56,10 +74,11 @@ EXPORT int ohm_distances(int64_t threads, int64_t nodes, const int32_t *start, c
         int64_t from = 0;
         if (done) /* the next node that has not been met; the first node of a component is smaller than its others */
             for (from = queue[done - 1]; distance[from] >= 0; from++) {}
-        const int64_t count = walk(from, start, column, queue + done, distance);
+        const int64_t count = walk(from, nodes, start, column, queue + done, distance);
+        if (!count) return 0;
         const int32_t far = queue[done + count - 1];
         for (int64_t k = 0; k < count; k++) distance[queue[done + k]] = -1;
-        walk(far, start, column, queue + done, distance);
+        if (!walk(far, nodes, start, column, queue + done, distance)) return 0;
         done += count;
         queue[done - 1] = from;
     }

@@ -152,7 +152,12 @@ typedef struct {
 static int residual(const void *arguments, int64_t first, int64_t last) {
     const Residual *a = arguments;
     const int64_t demands = a->demands, stride = a->stride;
-    for (int64_t i = first; i < last; i++) {
+    for (int64_t i = first; demands == 1 && stride == 1 && i < last; i++) {
+        double sum = a->psi[i];
+        for (int64_t e = a->start[i]; e < a->start[i + 1]; e++) sum -= a->value[e] * a->phi[a->column[e]];
+        a->left[i] = sum;
+    }
+    for (int64_t i = first; (demands > 1 || stride > 1) && i < last; i++) {
         for (int64_t b = 0; b < demands; b += BLOCK) {
             const int64_t wide = demands - b < BLOCK ? demands - b : BLOCK;
             Quad sum[BLOCK / 4] = {{0}};

@@ -89,7 +89,7 @@ class Rounds:
         self.residual = (self.norm > 0).double()
         self.energy, self.scaled_residual = torch.zeros_like(self.norm), scaled.norms(self.demands, scaled.root)
         """Of potentials ``|phi|_L^2``, and of residuals ``|D^-1/2 r|``."""
-        self.potentials = empty_huge_pages(*self.demands.shape, dtype=torch.float64, device=self.demands.device).zero_()
+        self.potentials = empty_huge_pages(*self.demands.shape, dtype=torch.float64, device=self.demands.device, zero=True)
         self.deepest = 0
         self._use(spectrum)
 
@@ -117,8 +117,8 @@ class Rounds:
         state = space[: 3 * self.scaled.width * width].view(3, self.scaled.width, width)
         left, worst, layers = psi, float(self.residual[part].max()), 0
         while worst > self.tol and not self.watch.stopped:
-            goal = 0.9 * (self.tol / worst) ** (1 / rounds_for(self.tol / worst, self.spectrum))
-            depth = self.construction.layers_for(goal / self.spectrum.lmin)
+            goal = min(0.9 * (self.tol / worst) ** (1 / rounds_for(self.tol / worst, self.spectrum)), 0.1)
+            depth = self.construction.layers_for(goal / self.spectrum.lmin)  # few layers may leave more than there was
             found, size, done = self._one_round(left, state, depth)
             _add(phi, found, size, self.scaled.root)
             after = self.scaled.residual(psi, phi, in_c=self.part.native)

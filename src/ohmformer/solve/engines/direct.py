@@ -121,10 +121,10 @@ class Inverse:
 def inverse_of(graph: Graph) -> Inverse:
     """``L^+`` by our own factor, which is kept for the next question, or by SuperLU without kernels on large graphs."""
     edited = remembered(graph, EDITED)
-    if edited is not None:
+    if edited is not None and edited.changes:
         apply = lambda psi: graph.center_(edited.solve(psi).to(psi))  # noqa: E731
         return Inverse(graph, apply, lambda psi: energy_norm(graph, apply(graph.center(psi))))
-    factor = prepared(graph) or (prepared(graph, that_fits()) if native.active() else None)
+    factor = edited.factor if edited else prepared(graph) or (prepared(graph, that_fits()) if native.active() else None)
     if factor is None:
         apply = on_kept_nodes(graph, _superlu)
         return Inverse(graph, apply, lambda psi: energy_norm(graph, apply(graph.center(psi))))

@@ -110,7 +110,7 @@ class State:
     def __init__(self, demands: Float[Tensor, "panels nodes width"], goal: Float[Tensor, "panels width"]) -> None:
         shape, device = demands.shape, demands.device
         self.r, self.goal = demands, goal
-        self.x, self.p, self.q = (empty_huge_pages(*shape, dtype=torch.float64, device=device).zero_() for _ in range(3))
+        self.x, self.p, self.q = (empty_huge_pages(*shape, dtype=torch.float64, device=device, zero=True) for _ in range(3))
         self.size = demands.square().sum(1)
         """Squared norms of the residuals."""
         self.product = torch.zeros_like(self.size)
