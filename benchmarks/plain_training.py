@@ -84,6 +84,7 @@ def train(name: str, data: dict[str, list[Data]], epochs: int, seed: int) -> lis
         for batch in DataLoader(data["train"], batch_size=64, shuffle=True):
             optimizer.zero_grad()
             (model(batch) - batch.y).abs().mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         schedule.step()
         model.eval()
@@ -101,9 +102,9 @@ def rise(valid: list[float]) -> float:
 def main() -> None:
     """Train every encoder with every seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=int, default=2000)
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--train", type=int, default=10000)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = tables(RunConfig(data="zinc12k"))
