@@ -220,9 +220,10 @@ def test_compiled_gives_the_same_answers_with_kept_spectra_as_one_graph_with_gra
     assert run.returncode == 0, run.stderr
 
 
-def test_a_sampled_subgraph_warns():
+@pytest.mark.parametrize("name", ["n_id", "input_id"])
+def test_a_sampled_subgraph_warns(name):
     data = molecules(3)[-1].clone()
-    data.n_id = torch.arange(data.num_nodes)
+    data[name] = torch.arange(data.num_nodes)
     with pytest.warns(UserWarning, match="the encoding of a sampled subgraph"):
         LinearTransformerPE(4)(data)
 
@@ -275,3 +276,13 @@ def test_pyg_collates_and_separates_spectra_of_any_sizes():
     again = Batch.from_data_list(graphs).to_data_list()
     for data, other in zip(graphs, again, strict=True):
         assert torch.equal(data.spectrum_vectors, other.spectrum_vectors)
+
+
+def test_a_checkpoint_of_another_shape_is_refused_in_one_sentence():
+    inside = torch.nn.ModuleDict({"pe": LinearTransformerPE(16)})
+    inside.load_state_dict(inside.state_dict())
+    other = torch.nn.ModuleDict({"pe": LinearTransformerPE(16, groups=3)})
+    with pytest.raises(
+        ValueError, match=r"expected pe.scalars of shape \(16, 8\) for LinearTransformerPE\(dim=16.*got \(3, 8\): make"
+    ):
+        inside.load_state_dict(other.state_dict())

@@ -135,7 +135,7 @@ class LinearTransformerPE(nn.Module):
         if phi0 == "random":
             self.calls: Tensor  # random starts drawn in training, part of the state so that a resumed run draws new ones
             self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-            self.register_load_state_dict_pre_hook(_add_missing_calls)
+        self.register_load_state_dict_pre_hook(saving.check_state)
         self.reset_parameters()
 
     @classmethod
@@ -203,7 +203,7 @@ class LinearTransformerPE(nn.Module):
         """
         if hasattr(edge_index, "edge_index"):
             data: Any = edge_index
-            if "n_id" in data:
+            if "n_id" in data or "input_id" in data:
                 warnings.warn(SAMPLED, stacklevel=2)
             edge_index = data.edge_index
             edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in data else edge_weight
@@ -388,8 +388,3 @@ class LinearTransformerPE(nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments that are not None, for ``repr``."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value is not None)
-
-
-def _add_missing_calls(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Start counting at zero for a state that was saved without the count."""
-    state.setdefault(f"{prefix}calls", torch.zeros((), dtype=torch.int64))

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
@@ -66,6 +67,19 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
         raise ValueError(f"expected finite weights in {weights}, {', '.join(bad)} has NaN or infinity")
     model.load_state_dict(found)
     return model.eval()
+
+
+def check_state(model: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Name weights of another shape in a state; count random starts from zero where it was saved without their count."""
+    for name, wanted in model.state_dict().items():
+        if name == "calls":
+            state.setdefault(f"{prefix}calls", torch.zeros_like(wanted))
+        got = state.get(prefix + name, wanted)
+        if got.shape != wanted.shape:
+            raise ValueError(
+                f"expected {prefix}{name} of shape {tuple(wanted.shape)} for LinearTransformerPE({model.extra_repr()}), got "
+                f"{tuple(got.shape)}: make the model with the arguments of the one that was saved"
+            )
 
 
 def _state(model: LinearTransformerPE) -> dict[str, Any]:
