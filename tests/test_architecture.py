@@ -1,5 +1,6 @@
 """The picture of the house in docs/architecture.md is the house."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -48,3 +49,29 @@ def test_every_container_of_the_table_exists():
     for name in names:
         module, _, container = name.rpartition(".")
         assert hasattr(import_module(f"ohmformer.{module}"), container)
+
+
+def imports() -> dict[str, set[str]]:
+    """The modules that every module imports, at the top or later, but not for types alone."""
+    source = ROOT / "src"
+    paths = {path: ".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")}
+    names = {name.removesuffix(".__init__"): path for path, name in paths.items()}
+    found = {}
+    for name, path in names.items():
+        nodes: list[ast.AST] = [ast.parse(path.read_text())]
+        found[name] = set()
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found[name] |= {full if (full := f"{node.module}.{x.name}") in names else node.module for x in node.names}
+            if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+                nodes += ast.iter_child_nodes(node)
+        found[name] &= names.keys() - {name}
+    return found
+
+
+def test_no_import_closes_a_circle_not_even_a_late_one():
+    left = imports()
+    while free := {name for name, needed in left.items() if not needed & left.keys()}:
+        left = {name: needed for name, needed in left.items() if name not in free}
+    assert not left

@@ -157,13 +157,6 @@ class Graph(Layout):
         return _assemble(tail_head, weight, rows, loops)
 
     @classmethod
-    def from_raster(cls, resistance: Any, *, neighbours: int = 4) -> Graph:
-        """A graph from a raster of resistances; :class:`~ohmformer.graph.raster.Raster` also knows which cell a node is."""
-        from ohmformer.graph.raster import Raster
-
-        return Raster.of(resistance, neighbours).graph
-
-    @classmethod
     def collate(cls, graphs: Iterable[Graph]) -> Graph:
         """Put several graphs into one batch."""
         graphs = list(graphs)

@@ -182,16 +182,6 @@ def _demands(graph: Graph, ask: Question) -> int:
     return min(graph.num_nodes, asked if ask.eps is None else projections(ask.eps, asked))
 
 
-def solve_question(named: NamedGraph, ask: Question) -> Solved:
-    """Answer a question about a graph; what the library says in Python's words is said in flags."""
-    from ohmformer.apps.command_line.networks import ASK
-
-    try:
-        return (_ASK | ASK)[ask.task](named, ask)
-    except ValueError as error:
-        raise ValueError(in_flags(str(error), ask, named.graph.num_nodes)) from None
-
-
 def in_flags(text: str, ask: Question, nodes: int) -> str:
     """Rephrase a sentence of the library, which names arguments of functions, in flags."""
     limit = re.search(r"(?:more than|at most) (\d+) nodes", text)
@@ -334,7 +324,7 @@ def _power(named: NamedGraph, ask: Question) -> Solved:
     return Solved(answer, {**table, "lodf": factor, "megawatts": before, "after": before + factor * before[row]})
 
 
-_ASK: dict[Task, Callable[[Any, Question], Solved]] = {
+ASK: dict[Task, Callable[[Any, Question], Solved]] = {
     Task.resistance: _resistance,
     Task.all_pairs: _all_pairs,
     Task.kirchhoff: _kirchhoff,

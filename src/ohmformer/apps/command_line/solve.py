@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +10,11 @@ import typer
 from typer.core import TyperCommand
 
 from ohmformer.apps.command_line.errors import one_sentence
-from ohmformer.apps.command_line.questions import Question, Solved, Task, check_flags, explain, solve_question
+from ohmformer.apps.command_line.progress import print_table
+from ohmformer.apps.command_line.questions import ASK, Question, Solved, Task, check_flags, explain, in_flags
 from ohmformer.apps.command_line.shards import solve_shards
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ohmformer.graph.edge_list import NamedGraph
 
 PAIR = "--pair"
@@ -138,9 +134,19 @@ def solve(
             from ohmformer.graph.draw import check_picture
 
             check_picture(plot, named.graph)
-        solved = solve_question(named, ask)
+        solved = _solved(named, ask)
         _print_certificate(solved)
         _write(solved, named, ask, out, plot)
+
+
+def _solved(named: NamedGraph, ask: Question) -> Solved:
+    """Answer a question about a graph; what the library says in Python's words is said in flags."""
+    from ohmformer.apps.command_line import networks
+
+    try:
+        return (ASK | networks.ASK)[ask.task](named, ask)
+    except ValueError as error:
+        raise ValueError(in_flags(str(error), ask, named.graph.num_nodes)) from None
 
 
 def _check_outputs(out: Path | None, plot: Path | None, explained: bool) -> None:
@@ -227,11 +233,3 @@ def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, p
         print_table(solved.table)
         if solved.beside and "eigenvalues" not in solved.beside:
             typer.echo(f"note: --out FILE writes {' and '.join(solved.beside)}, too", err=True)
-
-
-def print_table(table: Mapping[str, np.ndarray]) -> None:
-    """Print columns as CSV, quoted where they need it, numbers with nine digits."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(table)
-    for row in zip(*(column.tolist() for column in table.values()), strict=True):
-        writer.writerow(f"{cell + 0.0:.9g}" if isinstance(cell, float) else cell for cell in row)
