@@ -108,13 +108,6 @@ def energy_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "g
     return measure(graph, phi, torch.zeros_like(phi)).energy.sqrt()
 
 
-def heat(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, " k"]:
-    """``|phi|_L^2`` of every column, all graphs of a batch together, by sums in pairs: right to some roundings."""
-    (tail, head), r = graph.edge_index, graph.resistance.detach().double()[:, None]
-    drops = (x[tail] - x[head] for x in phi.detach().double().split(16, dim=1))  # never as wide as edges x demands
-    return torch.cat([phi.new_zeros(0, dtype=torch.float64), *((drop.square() / r).sum(0) for drop in drops)])
-
-
 def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float:
     """The largest relative error of ``R_uv = X_uu + X_vv - 2 X_uv`` if the columns of X have this error.
 

@@ -23,7 +23,7 @@ from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve import pairwise, selected
 from ohmformer.solve.answer import TOL, Answer, check_reached, check_tolerance, join, reached
-from ohmformer.solve.certificate import heat, resistance_error
+from ohmformer.solve.certificate import measure, resistance_error
 from ohmformer.solve.costs import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, PANEL, SMALL
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
@@ -324,7 +324,8 @@ def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -
 def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answer:
     """One solve per pair, a few panels of them at once.
 
-    As ``R = psi . phi*``, it is off by at most the error e of phi, relatively, ``2 psi . phi - |phi|_L^2`` by ``e^2``.
+    As ``R = psi . phi*``, it is off by at most the error e of phi, relatively, ``2 psi . phi - |phi|_L^2`` by ``e^2``;
+    that is ``psi . phi + phi . (psi - L phi)``, whose last term is small, and rounds by what flows do.
     """
     parts = torch.arange(len(u), device=graph.device).split(4 * PANEL)
 
@@ -337,7 +338,8 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
     for part, phi in zip(parts, apply_in_turn(graph, map(demands, parts), request), strict=True):
         column = torch.arange(len(part), device=graph.device)
         found = phi.value[u[part], column] - phi.value[v[part], column]
-        better = 2 * found.detach().double() - heat(graph, phi.value)
+        left = measure(graph, phi.value, demands(part)).uncentred
+        better = found.detach().double() + (phi.value.detach().double() * left).sum(0)
         error = None if phi.error is None else phi.error**2 + 16 * torch.finfo(graph.dtype).eps
         answers.append(replace(phi, value=found + (better - found.detach()).to(found), error=error, rounded=False))
     return join(answers, torch.cat([a.value for a in answers]))
