@@ -1,6 +1,7 @@
 """A plain training loop of PyG with the encoder inside: how far validation error rises above its best after half of it.
 
-No statistics are measured anew, no weights averaged: GINE with batch norms, Adam, a rate that falls along a cosine.
+No statistics are measured anew, no weights averaged: PyG's GINE, Adam, a rate that falls along a cosine. Layer norms, as the
+running statistics of batch norms lag by themselves: with these the error rose by 27 % without any encoding.
 
 python benchmarks/plain_training.py
 """
@@ -16,13 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import global_add_pool
+from torch_geometric.nn import GINEConv, global_add_pool
 
 from measure import write_table
 from ohmformer.encoding import AddSpectrum, LinearTransformerPE
 from ohmformer.experiments.molecules.config import RunConfig
 from ohmformer.experiments.molecules.data import ZINC12K
-from ohmformer.experiments.molecules.gine import GINE
 from ohmformer.experiments.molecules.sources import tables
 from ohmformer.experiments.molecules.table import MoleculeTable
 
@@ -36,7 +36,7 @@ ENCODERS: dict[str, Callable[[], tuple[LinearTransformerPE, bool]] | None] = {
 
 
 class Model(nn.Module):
-    """GINE with residuals and batch norms; the encoding is added to atoms and bonds."""
+    """PyG's GINE with residuals and layer norms; the encoding is added to atoms and bonds."""
 
     def __init__(self, name: str, width: int = 64, layers: int = 4) -> None:
         super().__init__()
@@ -44,7 +44,9 @@ class Model(nn.Module):
         self.pe, norm = made() if made else (None, False)
         self.atom, self.bond = nn.Embedding(40, width), nn.Embedding(4, width)
         self.node_pe, self.edge_pe = (nn.Sequential(_norm(norm), nn.Linear(16, width)) for _ in range(2))
-        self.backbone = GINE(width, layers=layers)
+        nets = (nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(layers))
+        self.convs = nn.ModuleList(map(GINEConv, nets))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, data: Any) -> Tensor:
@@ -53,8 +55,9 @@ class Model(nn.Module):
         if self.pe is not None:
             nodes, edges = self.pe(data)
             x, e = x + self.node_pe(nodes), e + self.edge_pe(edges)
-        h = self.backbone(x, data.edge_index, e, data.batch)
-        return self.head(global_add_pool(h, data.batch))[:, 0]
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(x + conv(x, data.edge_index, e))
+        return self.head(global_add_pool(x, data.batch))[:, 0]
 
 
 def _norm(wanted: bool) -> nn.Module:
