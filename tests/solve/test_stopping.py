@@ -10,6 +10,7 @@ import torch
 
 import ohmformer as ohm
 from ohmformer import Graph, exact, native
+from ohmformer.encoding import LinearTransformerPE
 from ohmformer.native import KERNELS, loader
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
@@ -188,6 +189,8 @@ def test_every_long_kernel_ends_early_when_it_is_told_to(monkeypatch):
     g = random_graph(700, 2500)
     ohm.potentials(g, demands_for(g), method="elimination")
     ohm.effective_resistance(g, method="direct")
+    both = torch.cat([g.edge_index, g.edge_index.flip(0)], dim=1)
+    LinearTransformerPE(4)(both, num_nodes=g.num_nodes)
     assert ended == {name for name, kernel in KERNELS.items() if kernel.long}
 
 

@@ -164,7 +164,7 @@ INLINE int run(const Local *a, int64_t first, int64_t last, int columns) {
     }
     free(rows);
     discard(&ball);
-    return STOPPED ? WAS_STOPPED : 0;
+    return 0;
 }
 
 static int run_panels(const void *arguments, int64_t first, int64_t last) { return run(arguments, first, last, COLUMNS); }
@@ -224,7 +224,7 @@ EXPORT int ohm_local(int64_t threads, int64_t nodes, int64_t degree, const int32
             failed = share_out(threads, panels, panels / (8 * threads) + 1, columns == 1 ? run_single : run_panels, &a);
     }
     free(order), free(taken);
-    return failed;
+    return failed ? 1 : STOPPED ? WAS_STOPPED : 0;
 }
 
 typedef struct {
