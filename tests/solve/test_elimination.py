@@ -348,6 +348,24 @@ def test_looks_at_the_spectrum_take_at_most_15_percent_of_what_another_engine_is
 
 
 @needs_kernels
+def test_a_factor_is_made_once_the_questions_before_would_have_paid_for_it():
+    graph = grid(90)
+    psi = demands_for(graph, k=1)
+    engines = [ohm.plan(graph, tol=1e-8).parts[0].engine for _ in range(10)]
+    assert set(engines) == {"elimination"}  # asking for plans does not count
+    answers = [ohm.potentials(graph, psi, tol=1e-8) for _ in range(10)]
+    engines = [answer.method for answer in answers]
+    first = engines.index("direct")
+    assert 1 < first < 10
+    assert set(engines[:first]) == {"elimination"}
+    assert set(engines[first:]) == {"direct"}
+    spent = first * answers[0].plan.parts[0].predicted
+    assert answers[first].plan.parts[0].predicted < spent + answers[0].plan.parts[0].predicted
+    for answer in answers:
+        torch.testing.assert_close(answer.value, answers[-1].value, rtol=0, atol=1e-6 * float(answers[-1].value.abs().max()))
+
+
+@needs_kernels
 def test_the_plan_takes_elimination_for_long_graphs_only():
     assert ohm.plan(grid(60)).parts[0].engine == "elimination"
     assert ohm.plan(random_graph(3000, 12_000)).parts[0].engine == "chebyshev"

@@ -45,6 +45,8 @@ from ohmformer.solve.engines.direct import EDITED
 from ohmformer.solve.factor import look
 from ohmformer.solve.scaled import LARGEST, STEPS, Extremes, prepared
 
+SPENT = "seconds by elimination"
+"""Under which name a graph finds what its questions were predicted to take that elimination has answered, in a list."""
 INSTEAD_OF_LAYERS = ("elimination", "direct", "LDL^T")
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct")
 
@@ -201,7 +203,8 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
 
     Elimination is predicted from sizes alone. Lanczos says how many layers chebyshev takes, and ends as soon as these are
     too many, or after 15 % of elimination's time; on graphs that distances show to be long it is not begun. The pattern
-    says what a factor costs, and is not made if that takes long or, on graphs that expand, would be in vain.
+    says what a factor costs, and is not made if that takes long or, on graphs that expand, would be in vain. Questions
+    that elimination has answered count: a factor is made once they would have paid for it.
     """
     nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
@@ -229,11 +232,12 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     if found.separated and depth <= most:
         layered = _chebyshev(graph, which, demands, tol, found.spectrum, reason)
         best = best if layered.predicted > best.predicted else layered
-    least = costs.look_at_factor(nodes, edges)
+    least, worth = costs.look_at_factor(nodes, edges), best.predicted + (remembered(graph, SPENT) or [0.0])[0]
     in_vain = costs.direct(nodes, edges, demands, 0, costs.work_on_expander(nodes, found.separated * found.spectrum.lmin))
-    if kernels and least <= max(PROBING * best.predicted, SOON) and in_vain < best.predicted:
-        factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(best.predicted)}")
-        if factor.predicted < best.predicted:
+    if kernels and least <= max(PROBING * worth, SOON) and in_vain < worth:
+        with_earlier = ", with questions before" if worth > best.predicted else ""
+        factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(worth)}{with_earlier}")
+        if factor.predicted < worth:
             return factor
     return best
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ohmformer import native
 from ohmformer.graph import Graph
+from ohmformer.graph.memory import recall
 from ohmformer.solve.answer import Answer, check_reached, join
 from ohmformer.solve.engines.base import Part, Problem, Progress
-from ohmformer.solve.plan import INSTEAD_OF_LAYERS, Plan, engine, fallback, make_plan
+from ohmformer.solve.plan import INSTEAD_OF_LAYERS, SPENT, Plan, engine, fallback, make_plan
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,8 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
     """One part by its engine, or if that misses the tolerance by the next one; and which it was in the end."""
     start = perf_counter()
     answer, part = _first_or_next(graph, psi, part, request)
+    if part.engine == "elimination" and part.predicted == part.predicted:
+        recall(graph, SPENT, lambda: [0.0])[0] += part.predicted  # a factor pays in the end
     return answer, replace(part, took=perf_counter() - start)
 
 
