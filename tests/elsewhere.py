@@ -52,10 +52,11 @@ class Constructor(TorchFunctionMode):
     """Tensors of lists of numbers, whose making dispatch modes do not see."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         if func not in (torch.tensor, torch.as_tensor) or torch.device(kwargs.get("device") or "cpu").type != DEVICE.type:
             return func(*args, **kwargs)
-        return func(*args, **{**kwargs, "device": None}).to(DEVICE)
+        leaf = kwargs.pop("requires_grad", False)
+        return func(*args, **{**kwargs, "device": None}).to(DEVICE).requires_grad_(leaf)
 
 
 @contextmanager
