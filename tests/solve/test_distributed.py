@@ -127,6 +127,40 @@ def test_processes_give_the_answer_of_one_process_on_awkward_graphs(tmp_path, pr
     assert found[0]["random"][4] == "chebyshev"
 
 
+MANY = random_edges(800, 4000, 7, demands=20)
+
+
+def ask_for_many(rank, folder):
+    from ohmformer.solve.distributed import engine
+
+    engine.NATIVE_NODES = 100
+    shard = distributed.Shard.load(folder)
+    plan = engine.plan_for(shard, 20, 1e-9)
+    before = shard.group.sent
+    answer = distributed.potentials(shard, MANY.psi[shard.nodes], tol=1e-9)
+    return (
+        shard.nodes,
+        answer.value,
+        plan.in_c,
+        shard.group.sent - before,
+        sum(len(x) for _, x in shard.sends),
+        answer.layers,
+    )
+
+
+@pytest.mark.skipif(native.active() is None, reason="no native kernels")
+def test_many_demands_go_through_layers_of_eight_bits_and_a_byte_each_is_sent(tmp_path):
+    MANY.shard(tmp_path / "shards", 2)
+    want = ohm.potentials(MANY.graph, MANY.psi, tol=1e-10).value
+    value = torch.full_like(want, torch.nan)
+    for nodes, rows, in_c, sent, sends, layers in run(2, ask_for_many, tmp_path / "shards"):
+        assert in_c
+        value[nodes] = rows
+        rounds, rest = divmod(sent - layers * 32 * sends, 8 * 20 * sends)  # and residuals in float64, one a round
+        assert (rest, rounds <= 6) == (0, True)
+    assert float((value - want).norm()) <= 1e-6 * float(want.norm())
+
+
 # ---------------------------------------------------------------------------------------------------- shards
 
 
