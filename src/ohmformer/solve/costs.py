@@ -64,9 +64,11 @@ CACHE = 2**22
 BEYOND_CACHE = 2**18
 """Nodes from which on a panel lies in main memory, where long rows come faster than short ones: 2 times :data:`PANEL`."""
 ILL_CONDITIONED = 1e4
-"""Condition number of the scaled Laplacian beyond which a graph that processes share is solved by conjugate gradients."""
+"""Condition number of the scaled Laplacian beyond which a graph that processes share is solved by conjugate gradients;
+chosen by the number of layers, about 1,000 for 1e-6 there, and not yet by measurement."""
 LANCZOS = 600
-"""Steps of Lanczos up to which the smallest eigenvalue of such a graph is looked for: each is a layer of one demand."""
+"""Steps of Lanczos up to which the smallest eigenvalue of such a graph is looked for: each is a layer of one demand; as yet
+unmeasured, too."""
 EDITS = 32
 """Edits of a graph up to which its factor is used for the edited one. Every edit adds a column of potentials: on a weighted
 grid of 300 x 300 an edit and a question take 0.05 s after one edit and 0.07 s after 30, with a new factor 0.13 s."""

@@ -16,7 +16,8 @@ from ohmformer.solve.distributed.streams import Chunk
 
 RULES = ("auto", "metis", "stream", "ranges")
 METIS_EDGES = 2**25
-"""Edges up to which METIS is taken by itself, see ``docs/scale.md``: it needs 150 bytes and 2 to 5 microseconds an edge."""
+"""Edges up to which METIS is taken by itself: in four parts two million edges took 0.4 microseconds and 55 bytes an edge on
+a grid, 2.1 microseconds and 193 bytes on a random graph, so that this many take a minute and 6 GB at worst."""
 CLUSTERS = 8
 """How many clusters make a part, at least."""
 
