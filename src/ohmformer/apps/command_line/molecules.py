@@ -82,6 +82,7 @@ def table2(
     from ohmformer.experiments.molecules import config as configs
     from ohmformer.experiments.molecules import table2 as tables
     from ohmformer.graph.extras import require
+    from ohmformer.native import machine
 
     require("matplotlib", "train")
     wanted = tables.grid(data, encodings or tables.GRID, seeds, preset, **configs.changes(setting))
@@ -97,7 +98,7 @@ def table2(
         typer.echo(f"{i} of {len(wanted)}: {run.name}", err=True)
         run_in(run, runs / run.name, smiles=smiles, workers=workers)
         there = [found for found in tables.finished(runs) if found.config.name in names]
-        paths = tables.write(there, out, name=name, note=f"`{note}`.")
+        paths = tables.write(there, out, name=name, note=f"`{note}`, {machine.one_line()}.")
     typer.echo(f"{name}: {', '.join(str(path) for path in paths)}", err=True)
 
 
