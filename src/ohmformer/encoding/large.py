@@ -6,7 +6,7 @@ is the sum with ``sum_u E_i(uu)``: how many eigenvalues a point stands for. So l
 eigenvalues, and are read as from eigenvectors. Layers are polynomials of as many degrees as there are layers, but for the
 attention among channels, a term of the order of 1 / nodes.
 
-Where walks do not get far (roads, meshes, trees, rings, or a few thousand nodes of any graph) the ``l_i(N)_uv`` are exact,
+Where walks do not get far (roads, trees, rings, or a few thousand nodes of any graph) the ``l_i(N)_uv`` are exact,
 at Chebyshev's points. Elsewhere the null space of N is known, short walks are exact, and the rest is estimated by seeded
 random signs z, as the mean of ``z_u (q_k(N) z)_v``. Its variance is that of ``q_k`` over the eigenvalues, and the ``q_k``
 are the orthogonal polynomials of their density (Lanczos), of which the few short ones carry most of a function.
