@@ -131,6 +131,7 @@ def interrupted(monkeypatch):
     if native.active() is None:
         pytest.skip("no kernels")
     monkeypatch.setattr(loader, "OFTEN", 0.001)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     pressed, work = [], loader.Library._run_beside
 
     def during(name):
@@ -143,7 +144,8 @@ def interrupted(monkeypatch):
         monkeypatch.setattr(loader.Library, "_run_beside", run)
         return pressed
 
-    return during
+    yield during
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
