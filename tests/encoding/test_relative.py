@@ -24,11 +24,14 @@ def transforms():
 
 
 @pytest.mark.parametrize("transform", transforms(), ids=lambda t: t.kind)
-def test_pairs_of_a_batch_are_those_of_its_graphs(transform):
-    graphs = [Data(edge_index=g.edge_index, num_nodes=g.num_nodes) for g in [*molecules(6), SINGLE]]
-    alone: Any = Batch.from_data_list([transform(data.clone()) for data in graphs])
-    together: Any = transform(Batch.from_data_list([*graphs]))
+def test_pairs_of_a_batch_are_those_of_its_graphs(transform, device):
+    graphs = [Data(edge_index=g.edge_index, num_nodes=g.num_nodes).to(device) for g in [*molecules(6), SINGLE]]
+    if transform.model is not None:
+        transform.model.to(device)
+    alone: Any = Batch.from_data_list([transform(data.clone()) for data in graphs]).to(device)
+    together: Any = transform(Batch.from_data_list([*graphs]).to(device))
     torch.testing.assert_close(alone.relative_encoding, together.relative_encoding, atol=1e-5, rtol=0)
+    assert together.relative_encoding.device.type == device.type
     dense = dense_pairs(alone.relative_encoding, alone.batch)
     first = alone.ptr[3]
     n = int(alone.ptr[4] - first)

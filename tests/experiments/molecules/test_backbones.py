@@ -21,34 +21,35 @@ ALL = {
 
 
 @pytest.fixture
-def inputs(split: Split):
+def inputs(split: Split, device: torch.device):
     """Molecules as a PyG user has them: features, edges in both directions, the graph of every node, features of pairs."""
     batch = split.take(torch.arange(6))
     draw = torch.Generator().manual_seed(0)
     x, edge_attr = (torch.randn(len(rows), 8, generator=draw) for rows in (batch.atom, batch.bond))
     most = int(batch.sizes.max())
-    return (
+    arrays = (
         x,
         torch.stack([batch.source, batch.target]),
         edge_attr,
         batch.owner,
         torch.randn(6, most, most, 3, generator=draw),
     )
+    return [x.to(device) for x in arrays]
 
 
-def _made(name: str) -> Backbone:
+def _made(name: str, like: torch.Tensor) -> Backbone:
     torch.manual_seed(0)
     model = ALL[name]()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)  # biases of attention would be zero
-    return model.eval()
+    return model.eval().to(like.device)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_edges_may_be_listed_in_any_order(name: str, inputs):
     x, edge_index, edge_attr, batch, pairs = inputs
-    order = torch.randperm(edge_index.shape[1], generator=torch.Generator().manual_seed(1))
-    model = _made(name)
+    order = torch.randperm(edge_index.shape[1], generator=torch.Generator().manual_seed(1)).to(x.device)
+    model = _made(name, x)
     once, again = (
         model(x, ends, e, batch, pairs) for ends, e in ((edge_index, edge_attr), (edge_index[:, order], edge_attr[order]))
     )
@@ -58,7 +59,7 @@ def test_edges_may_be_listed_in_any_order(name: str, inputs):
 @pytest.mark.parametrize("name", ALL)
 def test_a_graph_alone_gets_what_it_gets_in_a_batch(name: str, inputs):
     x, edge_index, edge_attr, batch, pairs = inputs
-    model = _made(name)
+    model = _made(name, x)
     together = model(x, edge_index, edge_attr, batch, pairs)
     for graph in range(6):
         node, edge = batch == graph, batch[edge_index[0]] == graph
@@ -73,9 +74,9 @@ def test_nodes_may_be_numbered_in_any_way(name: str, inputs):
     node, edge = batch == 3, batch[edge_index[0]] == 3
     size, first = int(node.sum()), int(node.nonzero()[0])
     x, edge_index, edge_attr, pairs = x[node], edge_index[:, edge] - first, edge_attr[edge], pairs[3:4, :size, :size]
-    to = torch.randperm(size, generator=torch.Generator().manual_seed(2))
+    to = torch.randperm(size, generator=torch.Generator().manual_seed(2)).to(x.device)
     place = to.argsort()
-    model = _made(name)
+    model = _made(name, x)
     moved = model(x[place], to[edge_index], edge_attr, None, pairs[:, place][:, :, place])
     torch.testing.assert_close(moved[to], model(x, edge_index, edge_attr, None, pairs), atol=1e-5, rtol=1e-5)
 
