@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import ohmformer as ohm
-from ohmformer import Graph, native
+from ohmformer import Graph, exact, native
 from ohmformer.solve import distributed
 from ohmformer.solve.distributed.partition import by_ranges, by_stream
 from tests.solve.processes import run, start
@@ -123,6 +123,11 @@ def test_processes_give_the_answer_of_one_process_on_awkward_graphs(tmp_path, pr
             assert residual <= 1e-9
             assert part[name][2:] == found[0][name][2:]  # one certificate
         assert float((value - want).norm()) <= 1e-6 * float(want.norm()), name
+        error, truth = found[0][name][3], exact.potentials(EXAMPLES[name].graph, EXAMPLES[name].psi)
+        laplacian = EXAMPLES[name].graph.laplacian()
+        off, size = ((x * (laplacian @ x)).sum(0).clamp(min=0).sqrt() for x in (value - truth, truth))
+        assert error is None or bool((off <= error * size + 1e-12 * size.clamp(min=1)).all()), name
+    assert found[0]["random"][3] is not None
     assert found[0]["long path"][4] == "conjugate gradients"
     assert found[0]["random"][4] == "chebyshev"
 

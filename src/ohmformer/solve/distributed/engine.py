@@ -77,7 +77,7 @@ def solve(shard: Shard, demands: Float[Tensor, "rows k"], tol: float, plan: Shar
         spectrum, left, size = plan.spectrum, shard.residual(demands, phi), shard.norms(demands)
         residual = shard.norms(left) / torch.where(size > 0, size, 1.0)
         energy, norm = shard.total((phi * (demands - left)).sum(0)).clamp(min=0), shard.norms(left, shard.root)
-    error = relative_error(energy_of_residual(norm, energy, spectrum), energy)
+    error = relative_error(energy_of_residual(norm, energy, spectrum), energy) if plan.sure else None
     worst = float(residual.max()) if residual.numel() else 0.0
     return Answer(
         shard.center(phi), plan.method, layers, worst, None, spectrum, error=error,
