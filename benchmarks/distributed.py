@@ -6,7 +6,7 @@
     python benchmarks/distributed.py model                           # results/distributed-model.md: larger graphs, on paper
 
 The cost model of ``docs/scale.md``: a layer of k demands takes ``max(c k I, X) + c k B``, c seconds for an entry of the
-Laplacian and a demand (measured by one process on a graph of half the size), I and B the entries of interior and of other
+Laplacian and a demand (measured by one process on a graph of half the edges), I and B the entries of interior and of other
 rows, ``X = l q + b / w`` the exchange of b bytes with q neighbours (l and w measured by exchanges alone).
 """
 
@@ -70,7 +70,14 @@ def random_edges(edges: int, degree: int = 20) -> distributed.EdgeStream:
             ends = np.random.default_rng(first).integers(0, nodes, (2, min(CHUNK, edges - first)))
             yield ends[0], ends[1], None
 
-    return distributed.EdgeStream("random edges", read, edges)
+    name = "random edges" if degree == 20 else f"random edges, {degree} ends a node"
+    return distributed.EdgeStream(name, read, edges)
+
+
+def smaller(make: Callable[..., distributed.EdgeStream], edges: int) -> distributed.EdgeStream:
+    """A graph of half the edges, in which an entry takes as long: the same nodes where edges go anywhere, so that the cache
+    holds as little of them."""
+    return make(edges // 2) if make is grid_edges else make(edges // 2, 10)
 
 
 def run(processes: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -151,7 +158,7 @@ def layer(arguments: argparse.Namespace) -> None:
     rows = []
     for make in (grid_edges, random_edges):
         for demands in arguments.demands:
-            half = run(1, time_layers, shards(make(arguments.edges // 2), 1), demands, arguments.repeats)[0]
+            half = run(1, time_layers, shards(smaller(make, arguments.edges), 1), demands, arguments.repeats)[0]
             c = half["layer"] / demands / (half["interior"] + half["other"])
             one = run(1, time_layers, shards(make(arguments.edges), 1), demands, arguments.repeats)[0]
             two = run(2, time_layers, shards(make(arguments.edges), 2), demands, arguments.repeats)

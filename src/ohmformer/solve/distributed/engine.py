@@ -1,4 +1,4 @@
-"""``L^+ psi`` on a graph that processes share: Chebyshev's layers, or conjugate gradients where it is ill-conditioned.
+"""``L^+ psi`` on a graph that processes share: Chebyshev's layers, or conjugate gradients where the spectrum is out of reach.
 
 A Chebyshev layer needs no inner products, only an exchange with neighbours; the ends of the spectrum are found by Lanczos
 and residuals are measured by sums over all processes. Both take the spectrum of ``N = D^-1/2 L D^-1/2``, so that conjugate
@@ -19,7 +19,7 @@ from ohmformer.constructions.electric import Chebyshev
 from ohmformer.graph import Spectrum
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import relative_error
-from ohmformer.solve.costs import ILL_CONDITIONED, NATIVE_DEMANDS, NATIVE_NODES, PANEL
+from ohmformer.solve.costs import NATIVE_DEMANDS, NATIVE_NODES, PANEL
 from ohmformer.solve.distributed.shard import Shard
 from ohmformer.solve.engines.base import Part, Watch
 from ohmformer.solve.engines.chebyshev import Rounds, energy_of_residual, layers_for
@@ -52,7 +52,7 @@ class ShardPlan:
 def plan_for(shard: Shard, demands: int, tol: float, panel: int | None = None) -> ShardPlan:
     """Which method, and how many layers, for so many demands to a residual of ``tol``."""
     found = shard.extremes
-    chebyshev = found.separated and found.spectrum.condition <= ILL_CONDITIONED
+    chebyshev = found.separated
     each = shard.manifest.nodes // shard.group.size
     in_c = chebyshev and min(demands, panel or demands) >= NATIVE_DEMANDS and each >= NATIVE_NODES
     in_c = in_c and all(shard.group.gather(native.active() is not None and shard.group.device.type == "cpu"))
