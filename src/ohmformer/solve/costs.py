@@ -66,8 +66,8 @@ BEYOND_CACHE = 2**18
 LANCZOS = 2000
 """Steps of Lanczos up to which the smallest eigenvalue of a graph that processes share is looked for, each a layer of one
 demand. Where it is found Chebyshev's layers are taken: on a grid of 200^2 (condition number 4e4, 495 steps) they took 0.8
-processor seconds for 8 demands where conjugate gradients took 3.3, 4.6 against 32 for 64, and as long for one. Where it is not,
-conjugate gradients take as many layers at least, with all demands."""
+processor seconds for 8 demands where conjugate gradients took 3.3, 4.6 against 32 for 64, and as long for one. Where it is
+not, conjugate gradients take as many layers at least, with all demands."""
 EDITS = 32
 """Edits of a graph up to which its factor is used for the edited one. Every edit adds a column of potentials: on a weighted
 grid of 300 x 300 an edit and a question take 0.05 s after one edit and 0.07 s after 30, with a new factor 0.13 s."""

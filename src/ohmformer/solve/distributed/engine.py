@@ -1,4 +1,4 @@
-"""``L^+ psi`` on a graph that processes share: Chebyshev's layers, or conjugate gradients where the spectrum is out of reach.
+"""``L^+ psi`` on a graph that processes share: Chebyshev's layers, or conjugate gradients where they cannot be planned.
 
 A Chebyshev layer needs no inner products, only an exchange with neighbours; the ends of the spectrum are found by Lanczos
 and residuals are measured by sums over all processes. Both take the spectrum of ``N = D^-1/2 L D^-1/2``, so that conjugate
