@@ -75,7 +75,7 @@ def random_edges(edges: int, degree: int = 20) -> distributed.EdgeStream:
 
 
 def smaller(make: Callable[..., distributed.EdgeStream], edges: int) -> distributed.EdgeStream:
-    """A graph of half the edges in which an entry takes as long: with all nodes where edges go anywhere, as caches hold few."""
+    """A graph of half the edges in which an entry takes as long: of as many nodes, if the cache cannot hold them."""
     return make(edges // 2) if make is grid_edges else make(edges // 2, 10)
 
 
