@@ -28,8 +28,10 @@ def test_pairs_of_a_batch_are_those_of_its_graphs(transform, device):
     graphs = [Data(edge_index=g.edge_index, num_nodes=g.num_nodes).to(device) for g in [*molecules(6), SINGLE]]
     if transform.model is not None:
         transform.model.to(device)
-    alone: Any = Batch.from_data_list([transform(data.clone()) for data in graphs]).to(device)
-    together: Any = transform(Batch.from_data_list([*graphs]).to(device))
+    alone: Any = Batch.from_data_list([transform(data.clone()) for data in graphs])
+    alone = alone.to(device)
+    joined: Any = Batch.from_data_list([*graphs])
+    together: Any = transform(joined.to(device))
     torch.testing.assert_close(alone.relative_encoding, together.relative_encoding, atol=1e-5, rtol=0)
     assert together.relative_encoding.device.type == device.type
     dense = dense_pairs(alone.relative_encoding, alone.batch)
