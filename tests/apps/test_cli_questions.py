@@ -74,7 +74,7 @@ def test_pairs_between_components_are_infinitely_far(tmp_path):
         ("a,z\n", "(line 1 of pairs.csv)"),
         ("a,b,c\n", "two nodes in line 1 of pairs.csv, got 3 cells"),
         ("source,target\n", "at least one pair of nodes in pairs.csv"),
-        ("a;b\n", "pairs.csv seems to have semicolons; --sep ';'"),
+        ("a;b,c\n", "pairs.csv seems to have semicolons from line 1 on; --sep ';'"),
     ],
 )
 def test_files_of_pairs_are_checked_line_by_line(town, tmp_path, content, message):

@@ -53,14 +53,14 @@ def test_a_list_without_header_takes_columns_by_number(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("id,x,y,ohm\n1,a,b,2\n", {"resistance": "ohm"}, "--source COLUMN and --target COLUMN .* g.csv has id, x, y, ohm"),
+        ("id,x,y,ohm\n1,a,b,2\n", {"resistance": "ohm"}, "--source COLUMN .* line 1 of g.csv has id, x, y, ohm"),
         ("from,to,source,target\na,b,c,d\n", {}, "--source COLUMN and --target COLUMN .* from, to, source, target"),
-        ("source,target\na,b\n", {"source": "x", "target": "target"}, "a column 'x' in the first line of g.csv"),
+        ("source,target\na,b\n", {"source": "x", "target": "target"}, "a column 'x' in line 1 of g.csv"),
         ("source,target\na,b\n", {"source": "source"}, "both --source and --target, got only --source"),
         ("source,target\na,b\n", {"source": "1", "target": "1"}, "three different columns"),
-        ("source,target,w,w\na,b,1,2\n", {"resistance": "w"}, "a column 'w' in the first line .* it has more than once"),
+        ("source,target,w,w\na,b,1,2\n", {"resistance": "w"}, "a column 'w' in line 1 .* it has more than once"),
         ("1,2,3\n", {"header": False, "resistance": "ohm"}, "a column number from 1 to 3 with --no-header, got 'ohm'"),
-        ("a,b\n", {}, r"--header or --no-header, the first line of g.csv \(a, b\) may name columns or be an edge"),
+        ("a,b\n", {}, r"--header or --no-header, line 1 of g.csv \(a, b\) may name columns or be an edge"),
         ("von,nach\nBerlin,Ulm\nUlm,Bonn\n", {}, "--header or --no-header"),
         ("u,v\nv,w\n", {}, "--header or --no-header"),
         ("a,b,n/a\nb,c,1\nc,d,2\n", {}, "--header or --no-header"),
@@ -77,10 +77,8 @@ def test_a_list_without_header_takes_columns_by_number(tmp_path):
         ("source,target,w\na,b,1e-310\n", {"resistance": "w"}, "got '1e-310'"),
         ("source,target,w\na,b,1_0\n", {"resistance": "w"}, "a number in line 2 of g.csv, column 'w', got '1_0'"),
         ("source;target;w\na;b;1,5\n", {"sep": ";", "resistance": "w"}, "got '1,5'; decimals have a point"),
-        ("source;target;w\na;b;1.5\n", {}, "commas between columns, g.csv seems to have semicolons; --sep ';'"),
-        ("a;b;1,5\nb;c;2,5\n", {}, "g.csv seems to have semicolons; --sep ';'"),
+        ("a;b;1,5\nb;c;2,5\n", {}, "commas .* g.csv seems to have semicolons from line 1 on; --sep ';' takes those"),
         ("a;b;1\nb;c\n", {}, "g.csv seems to have semicolons"),
-        ("source\ttarget\na\tb\n", {}, "g.csv seems to have tabs; --sep tab"),
         ("1,2\n2,3\n", {"sep": "::"}, "--sep to be tab, space or a single character"),
         ("source,target\nZürich,Genf\nGenf,Köln\n".encode("latin-1"), {}, "UTF-8 text in g.csv, line 2 .* 0xfc, .*Latin-1"),
         ("source,target\na,b\n".encode("utf-16"), {}, "line 1 begins as UTF-16 does"),
@@ -99,15 +97,24 @@ def test_a_list_that_can_be_misread_is_refused_with_file_and_line(tmp_path, cont
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        ("a, b, 1\nb, c, 2\n", "g.txt", "white space between columns, g.txt seems to have commas; --sep ','"),
-        ("New York\tBoston\nBoston\tNew York\n", "g.txt", "g.txt seems to have tabs; --sep tab"),
-        ("a,b\nb,c\n", "g.tsv", "tabs between columns, g.tsv seems to have commas"),
+        ("a, b, 1\nb, c, 2\n", "g.txt", "white space between columns, g.txt seems to have commas from line 1 on; --sep ','"),
+        ("New York\tBoston\nBoston\tNew York\n", "g.txt", "g.txt seems to have tabs from line 1 on; --sep tab"),
         ("1 2\n2 New York\n", "g.txt", "at most 2 columns in line 2 of g.txt"),
     ],
 )
 def test_the_wrong_suffix_is_told_by_the_separator(tmp_path, content, name, message):
     with pytest.raises(ValueError, match=message):
         read(tmp_path, content, name)
+
+
+@pytest.mark.parametrize(
+    ("sep", "name"), [(";", "g.csv"), ("\t", "g.csv"), (",", "g.tsv"), (";", "g.txt"), (",", "g.edges")]
+)
+def test_a_separator_that_all_lines_have_instead_of_the_suffixs_is_taken_with_a_note(tmp_path, sep, name):
+    lines = [sep.join(["source", "target", "ohm"]), *(sep.join([u, v, f"{r}"]) for u, v, r in TRIANGLE)]
+    named = read(tmp_path, "\n".join(lines), name, resistance="ohm")
+    assert edges_of(named) == TRIANGLE
+    assert named.notes[0].startswith(f"columns of {name} are separated by ")
 
 
 def test_the_right_separator_is_left_alone(tmp_path):
@@ -234,24 +241,24 @@ USUAL = {"kind": "double", "direction": "undirected", "first": "2", "tail": "b",
 
 def test_directed_graphml_is_refused_with_the_flag_that_reads_it(tmp_path):
     text = GRAPHML.format(**{**USUAL, "direction": "directed"})
-    with pytest.raises(ValueError, match=r"g.graphml is directed; --symmetrize") as caught:
+    with pytest.raises(ValueError, match=r"line 4 of g.graphml has a directed edge; --symmetrize") as caught:
         read(tmp_path, text, "g.graphml")
     assert "to_undirected" not in str(caught.value)
     merged = read(tmp_path, text, "g.graphml", resistance="ohm", symmetrize=True)
     assert edges_of(merged) == [("a", "b", 2.0), ("b", "c", 3.0)]
     back = GRAPHML.format(**{**USUAL, "direction": "directed", "head": "a"})
-    with pytest.raises(ValueError, match=r"edge \(a, b\) of g.graphml has 2 and edge \(b, a\) of g.graphml has 3"):
+    with pytest.raises(ValueError, match=r"edge \(a, b\) in line 4 of g.graphml has 2 and edge \(b, a\) in line 5"):
         read(tmp_path, back, "g.graphml", resistance="ohm", symmetrize=True)
 
 
 def test_attributes_of_graphml_are_named_in_notes_and_errors(tmp_path):
     assert "--resistance ohm" in read(tmp_path, GRAPHML.format(**USUAL), "g.graphml").notes[0]
-    with pytest.raises(ValueError, match=r"positive and finite resistance 'ohm', edge \(a, b\) of g.graphml has '-2.0'"):
+    with pytest.raises(ValueError, match=r"finite resistance 'ohm', edge \(a, b\) in line 4 of g.graphml has '-2'"):
         read(tmp_path, GRAPHML.format(**{**USUAL, "first": "-2"}), "g.graphml", resistance="ohm")
     words = GRAPHML.format(**{**USUAL, "kind": "string", "first": "thick"})
     with pytest.raises(ValueError, match="has 'thick'"):
         read(tmp_path, words, "g.graphml", resistance="ohm")
-    with pytest.raises(ValueError, match=r"attribute 'w' on every edge, edge \(a, b\) of g.graphml has ohm"):
+    with pytest.raises(ValueError, match=r"attribute 'w' on every edge, edge \(a, b\) in line 4 of g.graphml has ohm"):
         read(tmp_path, GRAPHML.format(**USUAL), "g.graphml", resistance="w")
 
 

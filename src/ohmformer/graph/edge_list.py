@@ -76,15 +76,17 @@ def parse_edges(
         raise ValueError("expected --resistance or --conductance, got both")
     if (source is None) != (target is None):
         raise ValueError(f"expected both --source and --target, got only --{'source' if target is None else 'target'}")
+    lines = list(lines)
     rows = read_rows(lines, name, delimiter)
+    none = f"expected at least one edge in {name}, got none up to line {max(len(lines), 1)}, its last"
     if not rows:
-        raise ValueError(f"expected at least one edge in {name}, got none")
+        raise ValueError(none)
     weight = resistance if conductance is None else conductance
     columns = find_columns(rows, name, weight, source, target, header)
     width = len(rows[0].cells)
     rows = rows if columns.names is None else rows[1:]
     if not rows:
-        raise ValueError(f"expected at least one edge in {name}, got none")
+        raise ValueError(none)
     number: dict[str, int] = {}
     ends: list[int] = []
     for row in rows:
@@ -133,21 +135,26 @@ def find_columns(
     asked = {"--source": source, "--target": target, "weights": weight}
     by_name = [x for x in asked.values() if x is not None and not _is_column_number(x, len(first))]
     if by_name and header is False:
-        raise ValueError(f"expected a column number from 1 to {len(first)} with --no-header, got {by_name[0]!r}")
+        raise ValueError(
+            f"expected a column number from 1 to {len(first)} with --no-header, got {by_name[0]!r} "
+            f"(line {rows[0].line} of {name})"
+        )
     for wanted in by_name:
         if first.count(wanted) != 1:
             often = "more than once: " if wanted in first else ""
             raise ValueError(
-                f"expected a column {wanted!r} in the first line of {name}, it has {often}{', '.join(first) or 'nothing'}"
+                f"expected a column {wanted!r} in line {rows[0].line} of {name}, it has "
+                f"{often}{', '.join(first) or 'nothing'}"
             )
     place = {key: None if x is None else first.index(x) if x in by_name else int(x) - 1 for key, x in asked.items()}
     if header is None:
         header = bool(by_name) or _is_header(rows, name, place["--source"], place["--target"])
     u, v = place["--source"], place["--target"]
     if u is None or v is None:
-        u, v = _named_nodes(first, place["weights"], name) if header else (0, 1)
+        u, v = _named_nodes(rows[0], place["weights"], name) if header else (0, 1)
     if len({u, v, place["weights"]}) < 3:
-        raise ValueError(f"expected three different columns for two nodes and weights, got {u + 1}, {v + 1} and {weight}")
+        got = f"{u + 1}, {v + 1} and {weight} of line {rows[0].line} of {name}"
+        raise ValueError(f"expected three different columns for two nodes and weights, got {got}")
     return Columns(first if header else None, u, v, place["weights"])
 
 
@@ -162,15 +169,17 @@ def _node_columns(names: Sequence[str]) -> list[tuple[int, int]]:
     return [(plain.index(u), plain.index(v)) for u, v in found]
 
 
-def _named_nodes(names: Sequence[str], weight: int | None, name: str) -> tuple[int, int]:
+def _named_nodes(row: Row, weight: int | None, name: str) -> tuple[int, int]:
     """The node columns of a header: usual words, or the only two columns that are not weights."""
+    names = row.cells
     known = _node_columns(names)
     if len(known) == 1:
         return known[0]
     left = [i for i, cell in enumerate(names) if i != weight and cell.lower() not in WEIGHT_WORDS]
     if known or len(left) != 2:
         raise ValueError(
-            f"expected --source COLUMN and --target COLUMN to name the two columns of nodes, {name} has {', '.join(names)}"
+            "expected --source COLUMN and --target COLUMN to name the two columns of nodes, "
+            f"line {row.line} of {name} has {', '.join(names)}"
         )
     return left[0], left[1]
 
@@ -189,7 +198,8 @@ def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> 
     again = any(row.cells[i] in ends for row in below for i in nodes if i < len(row.cells))
     if looks == again and len(ends) == 2:
         raise ValueError(
-            f"expected --header or --no-header, the first line of {name} ({', '.join(first)}) may name columns or be an edge"
+            f"expected --header or --no-header, line {rows[0].line} of {name} ({', '.join(first)}) may name columns or "
+            "be an edge"
         )
     return looks
 

@@ -8,25 +8,38 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ohmformer.graph.directions import merge_directions
+from ohmformer.graph.contents import Contents, read_contents
 from ohmformer.graph.edge_list import parse_edges, parse_pairs
 from ohmformer.graph.extras import check_modules, require
-from ohmformer.graph.graph import Graph
+from ohmformer.graph.graphml import parse_graphml
 from ohmformer.graph.labelled import NamedGraph
+from ohmformer.graph.matpower import parse_case
 from ohmformer.graph.matrix_file import read_matrix
 from ohmformer.graph.node_list import parse_nodes, parse_values
 from ohmformer.graph.power_grid import PowerGrid
-from ohmformer.graph.text_table import check_separator, decode, is_number, separator
+from ohmformer.graph.text_table import SEPARATOR_NAMES, decode, find_separator, guess_separator, separator
 
-__all__ = ["DELIMITERS", "NamedGraph", "parse_edges", "read_graph", "read_pairs", "sweep", "whole_file", "write_table"]
+__all__ = [
+    "DELIMITERS",
+    "NamedGraph",
+    "parse_edges",
+    "parse_graph",
+    "read_graph",
+    "read_pairs",
+    "sweep",
+    "whole_file",
+    "write_table",
+]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
 """Edge lists by suffix; None is any white space."""
+LISTS = {"", *DELIMITERS}
+"""Kinds of contents that are edge lists; the separator of the first is not known."""
 MATRICES = (".mtx", ".npz")
 POWER = ".m"
 TABLES = (".csv", ".tsv", ".npz", ".parquet")
@@ -52,7 +65,7 @@ def read_graph(
     The arguments are the flags of ``ohmformer solve``, and errors call them so.
 
     Args:
-        path: the file.
+        path: the file, packed by gzip or not; ``-`` is standard input, which is recognised by how it begins.
         resistance: column (name, or number from 1) or attribute with resistances; ``"entries"`` for a matrix's values.
         conductance: the same for conductances.
         unit: give every edge one ohm, whatever the file holds.
@@ -62,32 +75,47 @@ def read_graph(
         header: whether the first line of an edge list names its columns; found out unless given.
         symmetrize: merge edges listed in both directions; take directed graphs as undirected ones.
     """
+    flags = {"resistance": resistance, "conductance": conductance, "unit": unit, "symmetrize": symmetrize}
+    return parse_graph(read_contents(path), sep=sep, source=source, target=target, header=header, **flags)
+
+
+def parse_graph(
+    contents: Contents,
+    *,
+    resistance: str | None = None,
+    conductance: str | None = None,
+    unit: bool = False,
+    sep: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    header: bool | None = None,
+    symmetrize: bool = False,
+) -> NamedGraph:
+    """Read a graph from the bytes of a file, as :func:`read_graph` does."""
     if sum((resistance is not None, conductance is not None, unit)) > 1:
         raise ValueError("expected only one of --resistance, --conductance and --unit, got more")
-    if not path.is_file():
-        raise ValueError(f"expected a file, {path} is none")
-    suffix = path.suffix.lower()
+    kind, name = contents.kind, contents.name
     weights = {"resistance": resistance, "conductance": conductance}
-    if suffix not in DELIMITERS:
-        for flag, given in (("--sep", sep), ("--source", source), ("--target", target), ("--header", header)):
-            if given is not None:
-                raise ValueError(f"expected {flag} for an edge list only ({', '.join(DELIMITERS)}), got {path.name}")
-    if suffix in DELIMITERS:
-        lines, delimiter = _lines(path, sep)
+    if kind in LISTS:
+        lines, _, delimiter, notes = _lines(contents, sep)
         found = {"source": source, "target": target, "header": header}
-        return parse_edges(lines, path.name, delimiter, unit=unit, symmetrize=symmetrize, **weights, **found)
-    if suffix == ".graphml":
-        return _read_graphml(path, **weights, unit=unit, symmetrize=symmetrize)
-    if suffix in MATRICES:
-        return read_matrix(path, **weights, unit=unit, symmetrize=symmetrize)
-    if suffix == POWER:
+        named = parse_edges(lines, name, delimiter, unit=unit, symmetrize=symmetrize, **weights, **found)
+        return replace(named, notes=notes + named.notes)
+    for flag, given in (("--sep", sep), ("--source", source), ("--target", target), ("--header", header)):
+        if given is not None:
+            raise ValueError(f"expected {flag} for an edge list only ({', '.join(DELIMITERS)}), got {name}")
+    if kind == ".graphml":
+        return parse_graphml(contents, **weights, unit=unit, symmetrize=symmetrize)
+    if kind in MATRICES:
+        return read_matrix(contents, **weights, unit=unit, symmetrize=symmetrize)
+    if kind == POWER:
         if resistance is not None or conductance is not None or unit:
             raise ValueError(
                 "expected no --resistance, --conductance or --unit for a MATPOWER case, whose reactances are read"
             )
-        return PowerGrid.of(path)
+        return PowerGrid.of(parse_case(contents.data.decode("utf-8", "replace"), name))
     known = ", ".join([*DELIMITERS, ".graphml", *MATRICES])
-    raise ValueError(f"expected a file of type {known} or {POWER}, got {path.name}")
+    raise ValueError(f"expected a file of type {known} or {POWER}, packed by gzip or not, got {name}")
 
 
 def read_pairs(path: Path, named: NamedGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
@@ -107,67 +135,22 @@ def read_nodes(path: Path, named: NamedGraph, *, sep: str | None = None) -> list
 
 def _node_lines(path: Path, what: str, sep: str | None) -> tuple[list[str], str, str | None]:
     """The lines of a file, its name and its separator, if it is a file of columns."""
-    if not path.is_file():
-        raise ValueError(f"expected a file of {what}, {path} is none")
-    if path.suffix.lower() not in DELIMITERS:
-        raise ValueError(f"expected a file of {what} of type {', '.join(DELIMITERS)}, got {path.name}")
-    lines, delimiter = _lines(path, sep)
-    return lines, path.name, delimiter
+    contents = read_contents(path, f"a file of {what}")
+    if contents.kind not in LISTS:
+        raise ValueError(f"expected a file of {what} of type {', '.join(DELIMITERS)}, got {contents.name}")
+    return _lines(contents, sep)[:3]
 
 
-def _lines(path: Path, sep: str | None) -> tuple[list[str], str | None]:
-    """The lines of a text file, and the separator of its columns."""
-    delimiter = DELIMITERS[path.suffix.lower()] if sep is None else separator(sep)
-    lines = list(io.StringIO(decode(path.read_bytes(), path.name), newline=""))
-    if sep is None:
-        check_separator(lines, path.name, delimiter)
-    return lines, delimiter
-
-
-def _read_graphml(
-    path: Path, *, resistance: str | None, conductance: str | None, unit: bool, symmetrize: bool
-) -> NamedGraph:
-    import networkx as nx
-
-    try:
-        graph = nx.read_graphml(path)
-    except (nx.NetworkXError, SyntaxError, ValueError, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"expected GraphML in {path}: {(str(error).splitlines() or ['unreadable'])[0]}") from error
-    if graph.is_directed() and not symmetrize:
-        raise ValueError(
-            f"expected an undirected graph, {path.name} is directed; --symmetrize takes each edge as undirected"
-        )
-    labels = [str(node) for node in graph.nodes]
-    number = {node: i for i, node in enumerate(graph.nodes)}
-    edges = list(graph.edges(data=True))
-    index = np.array([(number[u], number[v]) for u, v, _ in edges], dtype=np.int64).reshape(-1, 2).T
-    kind, attribute = ("resistance", resistance) if conductance is None else ("conductance", conductance)
-    weights = np.ones(len(edges))
-    notes: tuple[str, ...] = ()
-    if attribute is not None:
-        for i, (u, v, data) in enumerate(edges):
-            weights[i] = _attribute(data, attribute, f"edge ({u}, {v}) of {path.name}", kind)
-    elif (found := sorted({key for *_, data in edges for key in data if key != "id"})) and not unit:
-        notes = (
-            f"every edge has one ohm: attributes of edges ({', '.join(found)}) of {path.name} are not read "
-            f"(--resistance {found[0]} or --conductance {found[0]} would)",
-        )
-    if symmetrize:
-        stays = merge_directions(index, weights, lambda i: f"edge ({edges[i][0]}, {edges[i][1]}) of {path.name}")
-        index, weights = index[:, stays], weights[stays]
-    given: dict[str, Any] = {kind: weights}
-    return NamedGraph(Graph.from_edges(index.T, num_nodes=len(labels), **given), labels, notes)
-
-
-def _attribute(data: Mapping[str, object], name: str, where: str, kind: str) -> float:
-    """A positive number out of an edge's attributes, or a ValueError that names the edge."""
-    if name not in data:
-        raise ValueError(f"expected an attribute {name!r} on every edge, {where} has {', '.join(data) or 'none'}")
-    text = str(data[name])
-    value = float(text) if is_number(text) else float("nan")
-    if not (0 < value < float("inf") and 1 / value < float("inf")):
-        raise ValueError(f"expected a positive and finite {kind} {name!r}, {where} has {text!r}")
-    return value
+def _lines(contents: Contents, sep: str | None) -> tuple[list[str], str, str | None, tuple[str, ...]]:
+    """The lines of a text, its name, the separator of its columns, and a remark if that is not the suffix's."""
+    name = contents.name
+    lines = list(io.StringIO(decode(contents.data, name), newline=""))
+    if sep is not None:
+        return lines, name, separator(sep), ()
+    usual = DELIMITERS[contents.kind] if contents.kind else guess_separator(lines)
+    found = find_separator(lines, name, usual)
+    note = f"columns of {name} are separated by {SEPARATOR_NAMES[found]}" if contents.kind and found != usual else ""
+    return lines, name, found, (note,) if note else ()
 
 
 def check_table(path: Path) -> None:

@@ -11,7 +11,7 @@ import math
 import operator
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +46,13 @@ class Case:
     gen: Float[np.ndarray, "generators gen_columns"]
     branch: Float[np.ndarray, "branches branch_columns"]
     dcline: Float[np.ndarray, "lines line_columns"]
+    lines: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    """By table, the line of the file that holds each row."""
+
+    def place(self, table: str, row: int) -> str:
+        """Return what messages call a row, counted from 1."""
+        line = f", line {self.lines[table][row]}" if table in self.lines else ""
+        return f"row {row + 1} of mpc.{table}{line}"
 
     def column(self, table: str, name: str) -> Float[np.ndarray, " rows"]:
         """A column of a table, by MATPOWER's name for it."""
@@ -62,6 +69,7 @@ def read_case(path: Path) -> Case:
 def parse_case(text: str, name: str) -> Case:
     """The case of a file's text; errors call the file ``name``."""
     tables: dict[str, np.ndarray] = {}
+    places: dict[str, list[int]] = {}
     numbers: dict[str, float] = {}
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
@@ -83,42 +91,49 @@ def parse_case(text: str, name: str) -> Case:
         elif value.startswith("["):
             found = _table(value[1:], number, lines, name, target in COLUMNS)
             if found is not None:
-                tables[target] = found
+                tables[target], places[target] = found
         elif target == "baseMVA":
             numbers["mpc.baseMVA"] = _number(value.rstrip("; \t"), where)
-    return _checked(name, tables, numbers)
+    return _checked(name, tables, places, numbers, len(text.splitlines()))
 
 
-def _checked(name: str, tables: dict[str, np.ndarray], numbers: dict[str, float]) -> Case:
+def _checked(
+    name: str, tables: dict[str, np.ndarray], places: dict[str, list[int]], numbers: dict[str, float], last: int
+) -> Case:
     """The case, if its tables are there and wide enough and its buses and branches belong together."""
     for table, columns in COLUMNS.items():
         found = tables.get(table)
         if found is None and table in REQUIRED:
-            raise ValueError(f"expected a table mpc.{table} in {name}, it has none")
+            raise ValueError(f"expected a table mpc.{table} in {name}, it has none up to line {last}, its last")
         if found is None or not len(found):
             tables[table] = np.zeros((0, len(columns)))
         elif found.shape[1] < len(columns):
-            raise ValueError(f"expected at least {len(columns)} columns in mpc.{table} of {name}, got {found.shape[1]}")
+            where = f"line {places[table][0]} of {name}"
+            raise ValueError(f"expected at least {len(columns)} columns of mpc.{table} in {where}, got {found.shape[1]}")
     base = numbers.get("mpc.baseMVA", 0.0)
     if not (base > 0 and math.isfinite(base)):
-        raise ValueError(f"expected a positive mpc.baseMVA in {name}, got {base:g}")
-    case = Case(name, base, **{table: tables[table] for table in COLUMNS})
+        raise ValueError(f"expected a positive mpc.baseMVA in {name}, got {base:g} up to line {last}, its last")
+    case = Case(name, base, **{table: tables[table] for table in COLUMNS}, lines=places)
     buses = case.column("bus", "BUS_I")
     if len(np.unique(buses)) != len(buses):
-        twice = np.unique(buses, return_counts=True)
-        raise ValueError(f"expected every bus of {name} once, bus {twice[0][twice[1] > 1][0]:g} is there more often")
+        again = np.setdiff1d(np.arange(len(buses)), np.unique(buses, return_index=True)[1])[0]
+        raise ValueError(
+            f"expected every bus of {name} once, bus {buses[again]:g} is there again in {case.place('bus', int(again))}"
+        )
     for table, names in (("gen", ["GEN_BUS"]), ("branch", ["F_BUS", "T_BUS"]), ("dcline", ["F_BUS", "T_BUS"])):
         for column in names:
             unknown = np.nonzero(~np.isin(case.column(table, column), buses))[0]
             if len(unknown):
                 row = unknown[0]
                 bus = case.column(table, column)[row]
-                raise ValueError(f"expected buses of mpc.bus in row {row + 1} of mpc.{table} of {name}, got {bus:g}")
+                raise ValueError(f"expected buses of mpc.bus in {case.place(table, int(row))} of {name}, got {bus:g}")
     return case
 
 
-def _table(first: str, number: int, lines: Iterator[tuple[int, str]], name: str, wanted: bool) -> np.ndarray | None:
-    """The rows up to the closing bracket, which end with a semicolon or a line."""
+def _table(
+    first: str, number: int, lines: Iterator[tuple[int, str]], name: str, wanted: bool
+) -> tuple[np.ndarray, list[int]] | None:
+    """The rows up to the closing bracket, which end with a semicolon or a line, and their lines."""
     rows: list[str] = []
     places: list[int] = []
     line, begin = first, number
@@ -142,10 +157,10 @@ def _table(first: str, number: int, lines: Iterator[tuple[int, str]], name: str,
         if len(row) != width:
             raise ValueError(f"expected {width} numbers in line {place} of {name}, as above, got {len(row)}")
     try:
-        return np.array(cells, dtype=np.float64).reshape(len(cells), width)
+        return np.array(cells, dtype=np.float64).reshape(len(cells), width), places
     except ValueError:
         made = [[_number(cell, f"line {place} of {name}") for cell in row] for place, row in zip(places, cells, strict=True)]
-        return np.array(made)
+        return np.array(made), places
 
 
 def _skip_cells(value: str, lines: Iterator[tuple[int, str]]) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import re
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ohmformer.graph.contents import Contents
 from ohmformer.graph.directions import merge_directions
 from ohmformer.graph.graph import Graph
 from ohmformer.graph.labelled import NamedGraph
 
 ENTRIES = "entries"
 """What ``--resistance`` and ``--conductance`` say to take a matrix's values."""
+BOM = b"\xef\xbb\xbf"
 
 
 def read_matrix(
-    path: Path,
+    contents: Contents,
     *,
     resistance: str | None = None,
     conductance: str | None = None,
@@ -27,18 +30,19 @@ def read_matrix(
     """Read a graph from a square matrix; row i is node i, counted from 0.
 
     Args:
-        path: an .mtx or .npz file.
+        contents: those of an .mtx or .npz file.
         resistance: ``"entries"`` takes the values as resistances.
         conductance: ``"entries"`` takes them as conductances; an entry of zero is no edge.
         unit: give every edge one ohm, whatever the values are. Without any of the three all values must be 1.
         symmetrize: take entries that stand on one side of the diagonal only, too.
     """
+    name = contents.name
     for flag, word in (("--resistance", resistance), ("--conductance", conductance)):
         if word not in (None, ENTRIES):
-            raise ValueError(f"expected {flag} {ENTRIES} for the values of the matrix {path.name}, got {flag} {word}")
-    row, column, value, size = _entries(path)
+            raise ValueError(f"expected {flag} {ENTRIES} for the values of the matrix {name}, got {flag} {word}")
+    row, column, value, size = _entries(contents)
     if resistance is not None:
-        _check_distinct(row, column, size, path.name)
+        _check_distinct(row, column, size, contents)
     else:
         row, column, value = _summed(row, column, value, size)
     inner = row != column
@@ -48,40 +52,46 @@ def read_matrix(
             i = int(np.flatnonzero(inner & (value != 1))[0])
             raise ValueError(
                 f"expected --resistance {ENTRIES}, --conductance {ENTRIES} or --unit (one ohm for every edge) for a matrix "
-                f"whose values are not all 1, {path.name} has {value[i]:g} in {_place(row, column, i)}"
+                f"whose values are not all 1, {name} has {value[i]:g} in {_place(contents, row, column, i)}"
             )
         value = np.ones_like(value)
     with np.errstate(divide="ignore", over="ignore"):
         bad = inner & ~((value > 0) & np.isfinite(value) & np.isfinite(1 / value))
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
-        where = _place(row, column, i)
-        raise ValueError(f"expected every {kind} positive and finite, {path.name} has {value[i]:g} in {where}")
+        where = _place(contents, row, column, i)
+        raise ValueError(f"expected every {kind} positive and finite, {name} has {value[i]:g} in {where}")
     if not symmetrize:
-        _check_both_sides(row, column, size, path.name)
+        _check_both_sides(row, column, size, contents)
     index = np.stack([row, column])
-    stays = merge_directions(index, value, lambda i: f"{_place(row, column, i)} of {path.name}")
+    stays = merge_directions(index, value, lambda i: f"{_place(contents, row, column, i)} of {name}")
     weights = np.where(inner, value, 1.0)[stays]  # self-loops carry no current: Graph counts and drops them
     given: dict[str, Any] = {kind: weights}
     graph = Graph.from_edges(index[:, stays].T, num_nodes=size, **given)
     return NamedGraph(graph, [str(i) for i in range(size)])
 
 
-def _entries(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+def _entries(contents: Contents) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Rows, columns and values as they stand in the file, and the number of nodes."""
     import scipy.io
     import scipy.sparse
 
+    name, data = contents.name, contents.data.removeprefix(BOM)
     try:
-        matrix = scipy.io.mmread(path) if path.suffix.lower() == ".mtx" else scipy.sparse.load_npz(path)
-    except (ValueError, OSError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        file = io.BytesIO(data)
+        matrix = scipy.io.mmread(file) if contents.kind == ".mtx" else scipy.sparse.load_npz(file)
+    except (ValueError, OSError, KeyError, TypeError, EOFError, OverflowError, zipfile.BadZipFile) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"expected a sparse matrix in {path}: {said}") from error
+        last = "" if contents.kind != ".mtx" or "Line" in said else f" (up to its last line, line {len(data.splitlines())})"
+        raise ValueError(f"expected a sparse matrix in {name}{last}: {said}") from error
+    if contents.kind == ".mtx" and (line := _long_line(data)):
+        raise ValueError(f"expected a row, a column and at most one value in line {line} of {name}, got more")
     found: Any = scipy.sparse.coo_array(matrix)
     if found.ndim != 2 or found.shape[0] != found.shape[1]:
-        raise ValueError(f"expected a square matrix in {path.name}, got shape {' x '.join(map(str, found.shape))}")
+        where = f"line {_size_line(data)} of {name}" if contents.kind == ".mtx" else name
+        raise ValueError(f"expected a square matrix in {where}, got shape {' x '.join(map(str, found.shape))}")
     if np.iscomplexobj(found.data):
-        raise ValueError(f"expected real entries in {path.name}, got complex ones")
+        raise ValueError(f"expected real entries in {name} (line 1 of a Matrix Market file says), got complex ones")
     return found.row.astype(np.int64), found.col.astype(np.int64), found.data.astype(np.float64), found.shape[0]
 
 
@@ -96,23 +106,54 @@ def _summed(row: np.ndarray, column: np.ndarray, value: np.ndarray, size: int) -
     return summed.row.astype(np.int64), summed.col.astype(np.int64), summed.data
 
 
-def _check_distinct(row: np.ndarray, column: np.ndarray, size: int, name: str) -> None:
+def _check_distinct(row: np.ndarray, column: np.ndarray, size: int, contents: Contents) -> None:
     _, first, count = np.unique(row * size + column, return_index=True, return_counts=True)
     if (count > 1).any():
         i = int(first[count > 1][0])
-        raise ValueError(f"expected every resistance once in {name}, {_place(row, column, i)} stands twice")
+        raise ValueError(
+            f"expected every resistance once in {contents.name}, {_place(contents, row, column, i)} stands twice"
+        )
 
 
-def _check_both_sides(row: np.ndarray, column: np.ndarray, size: int, name: str) -> None:
+def _check_both_sides(row: np.ndarray, column: np.ndarray, size: int, contents: Contents) -> None:
     """Refuse an entry that has nothing across the diagonal."""
     alone = np.flatnonzero(~np.isin(row * size + column, column * size + row))
     if len(alone):
-        where = _place(row, column, int(alone[0]))
+        where = _place(contents, row, column, int(alone[0]))
         raise ValueError(
-            f"expected a symmetric matrix, {name} has {where} and nothing across the diagonal; "
+            f"expected a symmetric matrix, {contents.name} has {where} and nothing across the diagonal; "
             "--symmetrize takes such entries as edges"
         )
 
 
-def _place(row: np.ndarray, column: np.ndarray, i: int) -> str:
-    return f"row {row[i]}, column {column[i]} (counted from 0)"
+def _place(contents: Contents, row: np.ndarray, column: np.ndarray, i: int) -> str:
+    line = _line(contents.data.removeprefix(BOM), int(row[i]), int(column[i])) if contents.kind == ".mtx" else 0
+    return f"row {row[i]}, column {column[i]} (counted from 0{f'; line {line}' if line else ''})"
+
+
+def _line(data: bytes, row: int, column: int) -> int:
+    """The line of a Matrix Market file that holds an entry, or the one across the diagonal."""
+    lines = [(i, line.split()) for i, line in enumerate(data.splitlines(), 1) if line.strip() and not line.startswith(b"%")]
+    header = data.partition(b"\n")[0].lower()
+    if b"array" in header:
+        size, below = int(lines[0][1][0]), b"general" not in header
+        order = [(i, j) for j in range(size) for i in range(j if below else 0, size)]
+        return lines[1 + order.index((max(row, column), min(row, column)) if below else (row, column))][0]
+    wanted = {(row + 1, column + 1), (column + 1, row + 1)}
+    return next((i for i, cells in lines[1:] if (int(cells[0]), int(cells[1])) in wanted), 0)
+
+
+def _size_line(data: bytes) -> int:
+    """The line of a Matrix Market file that says how large the matrix is."""
+    return next(i for i, line in enumerate(data.splitlines(), 1) if line.strip() and not line.startswith(b"%"))
+
+
+def _long_line(data: bytes) -> int:
+    """The first line of a Matrix Market file with more cells than its first line says, which SciPy would not read; or 0."""
+    header, _, rest = data.partition(b"\n")
+    cells = 1 if b"array" in header.lower() else 2 if b"pattern" in header.lower() else 3
+    cells += b"complex" in header.lower()
+    size_line = re.search(rb"(?m)^[ \t]*[^%\s].*$", rest)
+    start = 0 if size_line is None else size_line.end()
+    found = re.compile(rb"(?m)^[ \t]*\S+(?:[ \t]+\S+){%d}" % cells).search(rest, start)
+    return 0 if found is None else rest.count(b"\n", 0, found.start()) + 2

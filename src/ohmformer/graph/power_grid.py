@@ -48,8 +48,11 @@ class PowerGrid(NamedGraph):
         reactance = x * np.where(tap == 0, 1.0, tap)
         bad = np.nonzero((reactance == 0) | ~np.isfinite(reactance))[0]
         if len(bad):
-            wrong = describe_branch(case, int(branch[bad[0]]))
-            raise ValueError(f"expected a reactance other than zero on every branch in service, {wrong} has {x[bad[0]]:g}")
+            ends = [case.column("branch", end)[branch[bad[0]]] for end in ("F_BUS", "T_BUS")]
+            wrong = f"branch {ends[0]:.0f}-{ends[1]:.0f} ({case.place('branch', int(branch[bad[0]]))})"
+            raise ValueError(
+                f"expected a reactance other than zero on every branch in service, {wrong} of {case.name} has {x[bad[0]]:g}"
+            )
         ends = np.stack([tail[branch], head[branch]], axis=1)
         graph = Graph.from_edges(ends, num_nodes=len(bus), resistance=reactance, signed=True)
         reference, notes = _references(case, graph, bus)
@@ -162,8 +165,10 @@ def _references(case: Case, graph: Graph, bus: np.ndarray) -> tuple[np.ndarray, 
     given = np.bincount(component[kind == REFERENCE], minlength=len(reference))
     if (given > 1).any():
         same = number[(kind == REFERENCE) & (component == np.argmax(given > 1))]
+        row = case.place("bus", int(np.flatnonzero(case.column("bus", "BUS_I") == same[1])[0]))
         raise ValueError(
-            f"expected one reference bus (type 3) on every island of {case.name}, got {same[0]:.0f} and {same[1]:.0f} on one"
+            f"expected one reference bus (type 3) on every island of {case.name}, got {same[0]:.0f} and {same[1]:.0f} "
+            f"({row}) on one"
         )
     instead = [f"{n:.0f}" for n in number[reference[given == 0]]]
     if not instead:

@@ -49,24 +49,38 @@ def decode(data: bytes, name: str) -> str:
         ) from None
 
 
-def check_separator(lines: Iterable[str], name: str, delimiter: str | None) -> None:
-    """Raise a ValueError if the first lines look as if another separator were meant than the suffix says."""
-    sample = [re.sub(r'"[^"]*"', "", line.rstrip("\r\n")) for _, line in _content(lines, SAMPLE)]
-    if not sample:
-        return
+def guess_separator(lines: Iterable[str]) -> str | None:
+    """The separator of text without a suffix: what every line has equally often, or white space."""
+    sample = _sample(lines)
+    for other in ("\t", ";", ","):
+        if sample and len(counts := {line.count(other) for line in sample}) == 1 and 0 not in counts:
+            return other
+    return None
+
+
+def find_separator(lines: Iterable[str], name: str, delimiter: str | None) -> str | None:
+    """The separator that the suffix says, or another that all first lines have, if not all of them have the suffix's.
+
+    A ValueError where they have both, as ``a;b;1,5`` in a .csv file.
+    """
+    sample = _sample(lines)
     own = {len(line.split()) - 1 if delimiter is None else line.count(delimiter) for line in sample}
     for other in (";", "\t", ","):
         counts = {line.count(other) for line in sample}
-        if other == delimiter or 0 in counts or (len(counts) > 1 and own != {0}):
+        if not sample or other == delimiter or 0 in counts or (len(counts) > 1 and own != {0}):
             continue
+        if 0 in own and len(counts) == 1:  # a line without the suffix's
+            return other
         if delimiter == "\t" and len(own) == 1 and own != {0}:
             continue
         if delimiter is None and other == "\t" and all(_cells(line, other) == line.split() for line in sample):
             continue
+        first = next(iter(_content(lines, 1)))[0]
         raise ValueError(
-            f"expected {SEPARATOR_NAMES[delimiter]} between columns, {name} seems to have {SEPARATOR_NAMES[other]}; "
-            f"--sep {_flag(other)} takes those, --sep {_flag(delimiter)} insists"
+            f"expected {SEPARATOR_NAMES[delimiter]} between columns, {name} seems to have {SEPARATOR_NAMES[other]} from "
+            f"line {first} on; --sep {_flag(other)} takes those, --sep {_flag(delimiter)} insists"
         )
+    return delimiter
 
 
 def read_rows(lines: Iterable[str], name: str, delimiter: str | None) -> list[Row]:
@@ -106,6 +120,11 @@ def _content(lines: Iterable[str], most: int | None = None) -> Iterable[tuple[in
             found += 1
             if found == most:
                 return
+
+
+def _sample(lines: Iterable[str]) -> list[str]:
+    """The first lines, without quoted cells."""
+    return [re.sub(r'"[^"]*"', "", line.rstrip("\r\n")) for _, line in _content(lines, SAMPLE)]
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

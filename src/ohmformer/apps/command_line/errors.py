@@ -1,15 +1,29 @@
-"""How commands end on bad input or a missing package: one sentence on standard error, exit code 2."""
+"""How commands end on bad input or a missing package: one sentence on standard error, in flags, and exit code 2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 Command = TypeVar("Command", bound=Callable[..., None])
+
+CODES = {
+    0: "all is well",
+    1: "`ohmformer verify` has found a bound that does not hold, or the program has failed",
+    2: "a file, a flag or a package is not as expected: one line on standard error says what, and nothing is written",
+    3: "`ohmformer solve` was stopped by Ctrl-C; the best answer so far is printed, with its certificate",
+    130: "another command was stopped by Ctrl-C; what resumes goes on when the same command is given again",
+}
+"""Exit codes of all commands."""
+FLAGS: ContextVar[tuple[str, ...]] = ContextVar("flags", default=())
+"""The flags of the command that is running."""
 
 
 @contextmanager
@@ -22,8 +36,39 @@ def one_sentence(*expected: type[Exception]) -> Iterator[None]:
 
         if isinstance(error, ImportError) and not isinstance(error, MissingPackage):
             raise
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {' '.join(in_flags(str(error), FLAGS.get()).split())}", err=True)
         raise typer.Exit(2) from None
+
+
+def in_flags(text: str, flags: Collection[str]) -> str:
+    """Call arguments of functions in a sentence of the library by the flags of a command, where it has such a flag.
+
+    >>> in_flags("expected tol_of='residual', got 'error'; pass a larger tol", ["--tol", "--tol-of"])
+    "expected --tol-of residual, got 'error'; pass a larger --tol"
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name = f"--{found['name'].replace('_', '-')}"
+        if name not in flags:
+            return found[0]
+        value = found["text"] if found["text"] is not None else found["bare"]
+        negated = f"--no-{name[2:]}"
+        return name if value == "True" else negated if value == "False" else f"{name} {value}".rstrip()
+
+    text = re.sub(r"\b(?P<name>[a-z]\w*)=(?:'(?P<text>[^']*)'|(?P<bare>[\w.+-]*))", flag, text)
+    return re.sub(r"\ba larger (?=tol\b)", "a larger --", text) if "--tol" in flags else text
+
+
+class FlagCommand(TyperCommand):
+    """A command that knows its flags while it runs, for :func:`in_flags`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        token = FLAGS.set(tuple(name for option in self.params for name in option.opts))
+        try:
+            return super().invoke(ctx)
+        finally:
+            FLAGS.reset(token)
 
 
 def check_packages(command: Command) -> Command:

@@ -9,7 +9,7 @@ import typer
 from ohmformer.apps.command_line import learn as learning
 from ohmformer.apps.command_line.demo import demo
 from ohmformer.apps.command_line.encode import encode, pretrain
-from ohmformer.apps.command_line.errors import check_packages
+from ohmformer.apps.command_line.errors import CODES, FlagCommand, check_packages
 from ohmformer.apps.command_line.explore import explore
 from ohmformer.apps.command_line.molecules import train
 from ohmformer.apps.command_line.report import report
@@ -17,12 +17,17 @@ from ohmformer.apps.command_line.shards import shard
 from ohmformer.apps.command_line.solve import SolveCommand, solve
 from ohmformer.apps.command_line.verify import verify
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_show_locals=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    help=__doc__,
+    pretty_exceptions_show_locals=False,
+    epilog="Exit codes: " + "; ".join(f"{code}: {words}" for code, words in CODES.items()) + ".",
+)
 app.command(cls=SolveCommand)(check_packages(solve))
 for _command in (
     shard, encode, pretrain, train, explore, verify, demo, learning.learn, learning.reproduce, learning.probe, report,
 ):  # fmt: skip
-    app.command()(check_packages(_command))
+    app.command(cls=FlagCommand)(check_packages(_command))
 
 
 def _print_version(wanted: bool) -> bool:

@@ -1,33 +1,66 @@
-"""What all commands print: a progress bar on standard error (what is being done, how much, for how long), and a table."""
+"""A progress bar on standard error: what is being done, how much, for how long, and for how long still."""
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
+from typing import Any
 
 
 @contextmanager
-def progress(words: str, *, quiet: bool = False) -> Iterator[Callable[[int, int | None, str], None]]:
-    """Show a bar while a ``with`` block runs on a terminal; yields a function of steps done, all steps, and words."""
+def progress(
+    words: str, *, quiet: bool = False, predicted: float | None = None
+) -> Iterator[Callable[[int, int | None, str], None]]:
+    """Show a bar while a ``with`` block runs on a terminal; yields a function of steps done, all steps, and words.
+
+    Time left is by the rate of steps, or where their number is not known by the seconds ``predicted``.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            left = task.time_remaining if task.total else time_left(predicted, task.elapsed or 0.0)
+            return Text("" if left is None else f"about {clock(left)} left")
 
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeLeft()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(words, total=None)
         yield lambda done, steps, words: bar.update(task, completed=done, total=steps, description=words)
 
 
-def print_table(table: Mapping[str, np.ndarray]) -> None:
-    """Print columns as CSV, quoted where they need it, numbers with nine digits."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(table)
-    for row in zip(*(column.tolist() for column in table.values()), strict=True):
-        writer.writerow(f"{cell + 0.0:.9g}" if isinstance(cell, float) else cell for cell in row)
+@contextmanager
+def show_progress(unit: str, predicted: float | None = None) -> Iterator[Callable[[int, float], None]]:
+    """As :func:`progress`, for a solve, which tells how many units are done and the residual."""
+    with progress(unit, predicted=predicted) as show:
+        yield lambda done, residual: show(done, None, f"{unit}, residual {residual:.1e}")
+
+
+def on_terminal() -> bool:
+    """Whether a bar would be seen."""
+    from rich.console import Console
+
+    return Console(stderr=True).is_terminal
+
+
+def time_left(predicted: float | None, elapsed: float) -> float | None:
+    """Seconds that are left of those predicted; None if there is no prediction, or it has been exceeded."""
+    if predicted is None or not math.isfinite(predicted) or elapsed > predicted:
+        return None
+    return predicted - elapsed
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as people read them.
+
+    >>> clock(4.2), clock(75.0), clock(7400.0)
+    ('5 s', '1:15 min', '2:03 h')
+    """
+    whole = math.ceil(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else "{}:{:02d} h".format(*divmod(minutes, 60))

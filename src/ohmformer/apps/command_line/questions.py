@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from ohmformer.apps.command_line.progress import on_terminal, show_progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,6 +117,8 @@ class Question:
     """Values of nodes, and what their columns are called."""
     partial: bool = False
     tol_of: str | None = None
+    predicted: float | None = None
+    """Seconds that it will probably take, if they are wanted and known."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,17 @@ class Solved:
     notes: tuple[str, ...] = ()
     potential: Tensor | None = field(default=None, repr=False)
     injected: Tensor | None = field(default=None, repr=False)
+    scale: Mapping[str, np.ndarray | float] = field(default_factory=dict)
+    """By column, how far off its numbers are at an error of one: 0 if they were given, other columns by their own size."""
+
+    def uncertain(self, table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """How far off the numbers of every column may be, by the answer's error, or by its residual where it has none."""
+        import numpy as np
+
+        known = self.answer.residual if self.answer.error is None else self.answer.error
+        error = min(max(known, 1e-14), 0.5) if known == known else 0.5  # no fewer than rounding moves them
+        numbers = {name: values for name, values in table.items() if values.dtype.kind == "f"}
+        return {name: error * np.broadcast_to(self.scale.get(name, abs(x)), x.shape) for name, x in numbers.items()}
 
 
 def check_flags(task: Task, given: Mapping[str, Any]) -> None:
@@ -182,19 +196,28 @@ def _demands(graph: Graph, ask: Question) -> int:
     return min(graph.num_nodes, asked if ask.eps is None else projections(ask.eps, asked))
 
 
-def in_flags(text: str, ask: Question, nodes: int) -> str:
-    """Rephrase a sentence of the library, which names arguments of functions, in flags."""
+def advise(text: str, ask: Question, nodes: int) -> str:
+    """Rephrase a sentence of the library about what can be asked instead, in flags."""
     limit = re.search(r"(?:more than|at most) (\d+) nodes", text)
     if limit and ask.task is Task.all_pairs:
         return (
             f"expected at most {limit[1]} nodes for --task all-pairs, got {nodes}; "
             "--pair A B or --pairs FILE answers single pairs exactly"
         )
+    if ask.task is Task.currents and "pairs of sources" in text:
+        return f"{text.partition(', each with')[0]}; give fewer pairs with --pair A B or --pairs FILE"
     text = text.replace("expected a method among", "expected --method among")
-    text = text.replace("pass partial=True for NaN there", "--partial leaves it out")
-    text = text.replace("tol_of=", "--tol-of ")
-    text = re.sub(r"\b(tol|eps|method|k|s)='?([\w.-]+)'?", r"--\1 \2", text)
-    return re.sub(r"\ba larger tol\b", "a larger --tol", text)
+    return text.replace("pass partial=True for NaN there", "--partial leaves it out")
+
+
+def predict(graph: Graph, ask: Question) -> float | None:
+    """Seconds that a question will probably take, by the plan; None if nobody would see them or they are not known."""
+    from ohmformer.solve.plan import plan
+
+    if "--explain" not in USES[ask.task] or graph.num_nodes < 1000 or not on_terminal():
+        return None
+    tol = ask.tol or (1e-6 if ask.eps is None else 1e-3 * ask.eps)
+    return sum(part.predicted for part in plan(graph, demands=_demands(graph, ask), tol=tol, method=ask.method).parts)
 
 
 def _resistance(named: NamedGraph, ask: Question) -> Solved:
@@ -206,11 +229,12 @@ def _resistance(named: NamedGraph, ask: Question) -> Solved:
     pairs: Any = "edges"
     if ask.pairs is not None:
         pairs = torch.tensor([[named.number(a), named.number(b)] for a, b in ask.pairs], dtype=torch.long)
-    with show_progress("projections" if ask.eps else "layers") as progress:
+    with show_progress("projections" if ask.eps else "layers", ask.predicted) as progress:
         answer = ohm.effective_resistance(graph, pairs, eps=ask.eps, progress=progress, **certain(ask))
     found = {"effective_resistance": answer.value.numpy()}
     if ask.pairs is None:
-        return Solved(answer, {**edges_of(named), "resistance": graph.resistance.numpy(), **found})
+        table = {**edges_of(named), "resistance": graph.resistance.numpy(), **found}
+        return Solved(answer, table, scale={"resistance": 0.0})
     return Solved(answer, {"u": labels[pairs[:, 0].numpy()], "v": labels[pairs[:, 1].numpy()], **found})
 
 
@@ -219,7 +243,7 @@ def _all_pairs(named: NamedGraph, ask: Question) -> Solved:
 
     import ohmformer as ohm
 
-    with show_progress("layers") as progress:
+    with show_progress("layers", ask.predicted) as progress:
         answer = ohm.effective_resistance(named.graph, "all", progress=progress, **certain(ask))
     labels, (u, v) = labels_of(named), np.triu_indices(named.graph.num_nodes, 1)
     return Solved(answer, {"u": labels[u], "v": labels[v], "effective_resistance": answer.value.numpy()[u, v]})
@@ -228,7 +252,7 @@ def _all_pairs(named: NamedGraph, ask: Question) -> Solved:
 def _kirchhoff(named: NamedGraph, ask: Question) -> Solved:
     import ohmformer as ohm
 
-    with show_progress("random signs" if ask.eps else "layers") as progress:
+    with show_progress("random signs" if ask.eps else "layers", ask.predicted) as progress:
         answer = ohm.kirchhoff_index(named.graph, eps=ask.eps, progress=progress, **certain(ask))
     return Solved(answer, {"kirchhoff_index": answer.value.reshape(1).numpy()})
 
@@ -236,10 +260,12 @@ def _kirchhoff(named: NamedGraph, ask: Question) -> Solved:
 def _embedding(named: NamedGraph, ask: Question) -> Solved:
     import ohmformer as ohm
 
-    with show_progress("layers") as progress:
+    with show_progress("layers", ask.predicted) as progress:
         answer = ohm.resistive_embedding(named.graph, ask.k, progress=progress, **certain(ask))
     columns = {f"x{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}
-    return Solved(answer, {"node": labels_of(named), **columns})
+    error = answer.error or 1.0  # of squared distances; coordinates are as good as the potentials that they are made of
+    scale = {name: answer.residual / error * float(abs(x).max()) for name, x in columns.items()}
+    return Solved(answer, {"node": labels_of(named), **columns}, scale=scale)
 
 
 def _heat(named: NamedGraph, ask: Question) -> Solved:
@@ -249,9 +275,9 @@ def _heat(named: NamedGraph, ask: Question) -> Solved:
 
     signal = torch.zeros(named.graph.num_nodes, 1, dtype=torch.float64)
     signal[named.number(ask.source or "")] = 1.0
-    with show_progress("heat"):
+    with show_progress("heat", ask.predicted):
         answer = ohm.heat_kernel(named.graph, ask.s, signal, **certain(ask))
-    return Solved(answer, {"node": labels_of(named), "heat": answer.value[:, 0].numpy()})
+    return Solved(answer, {"node": labels_of(named), "heat": answer.value[:, 0].numpy()}, scale={"heat": 1.0})
 
 
 def _eigenvectors(named: NamedGraph, ask: Question) -> Solved:
@@ -264,14 +290,14 @@ def _eigenvectors(named: NamedGraph, ask: Question) -> Solved:
     if not most:
         raise ValueError("expected a graph with an edge for --task eigenvectors, all eigenvalues of this one are zero")
     k = min(ask.k, most)
-    with show_progress("eigenvectors"):
+    with show_progress("eigenvectors", ask.predicted):
         answer = ohm.eigenvectors(graph, k, **certain(ask))
     vectors = answer.value
     names = [f"v{i + 1}" for i in range(k)]
     notes = () if k == ask.k else (f"{k} eigenvectors instead of {ask.k}: the graph has {most} nonzero eigenvalues",)
     table = {"node": labels_of(named), **{name: vectors[:, i].numpy() for i, name in enumerate(names)}}
     values = {"eigenvector": np.array(names), "eigenvalue": answer.eigenvalues.numpy()}
-    return Solved(answer, table, {"eigenvalues": values}, notes)
+    return Solved(answer, table, {"eigenvalues": values}, notes, scale=dict.fromkeys(names, 1.0))
 
 
 def _flow(named: NamedGraph, ask: Question) -> Solved:
@@ -287,41 +313,32 @@ def _flow(named: NamedGraph, ask: Question) -> Solved:
         raise ValueError(f"expected two different nodes for --from and --to, got {ask.source} twice")
     demands = torch.zeros(graph.num_nodes, dtype=torch.float64)
     demands[source], demands[sink] = 1.0, -1.0
-    with show_progress("layers") as progress:
+    with show_progress("layers", ask.predicted) as progress:
         answer = ohm.electric_flow(graph, demands, progress=progress, **certain(ask))
-    potential = answer.potential[:, 0]
+    potential, root = answer.potential[:, 0], float(answer.energy[0]) ** 0.5
     if ask.task is Task.potentials:
         table = {"node": labels_of(named), "potential": potential.numpy()}
+        scale = {"potential": root * _farthest(graph, source)}
     else:
         table = {**edges_of(named), "flow": answer.flow[:, 0].numpy()}
-    return Solved(answer, table, potential=potential, injected=demands)
+        scale = {"flow": root * graph.resistance.numpy() ** -0.5}
+    return Solved(answer, table, potential=potential, injected=demands, scale=scale)
 
 
-def _power(named: NamedGraph, ask: Question) -> Solved:
+def _farthest(graph: Graph, source: int) -> np.ndarray:
+    """For every node a bound on ``|x_v|`` over all mean-free x on the source's component with ``|x|_L = 1``; else zero.
+
+    ``|x_u - x_v|`` is at most the root of the resistance between u and v, which is at most the length of a way.
+    """
     import numpy as np
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import dijkstra
 
-    from ohmformer.graph.power_grid import PowerGrid
-    from ohmformer.solve import power
-
-    if not isinstance(named, PowerGrid):
-        raise ValueError(f"expected a MATPOWER case (.m) for --task {ask.task}, got another graph")
-    options: dict[str, Any] = certain(ask) | ({"method": "direct"} if ask.method == "auto" else {})
-    ends = {name: named.case.column("branch", column).astype(int) for name, column in (("from", "F_BUS"), ("to", "T_BUS"))}
-    table = {"branch": np.arange(len(named.case.branch)) + 1, **ends}
-    if ask.task is Task.ptdf:
-        answer = power.ptdf(named, transfers=[(float(ask.source or ""), float(ask.sink or ""))], **options)
-        return Solved(answer, {**table, "ptdf": answer.value[:, 0].numpy()})
-    flow = power.dc_flow(named, **options)
-    if ask.task is Task.power_flow:
-        return Solved(flow, {**table, "megawatts": flow.value.numpy()})
-    row = (ask.outage or 0) - 1
-    if not 0 <= row < len(table["branch"]):
-        raise ValueError(f"expected --outage to be a row of mpc.branch, 1 to {len(table['branch'])}, got {ask.outage}")
-    answer = power.lodf(named, [row], **options)
-    if bool(answer.splits[0]):
-        raise ValueError(f"expected an outage that leaves the grid in one piece, but {answer.note.rpartition('; ')[2]}")
-    factor, before = answer.value[:, 0].numpy(), flow.value.numpy()
-    return Solved(answer, {**table, "lodf": factor, "megawatts": before, "after": before + factor * before[row]})
+    size = (graph.num_nodes, graph.num_nodes)
+    lengths = coo_array((graph.resistance.numpy(), tuple(graph.edge_index.numpy())), shape=size).tocsr()
+    root = np.sqrt(dijkstra(lengths, directed=False, indices=source))
+    reached = np.isfinite(root)
+    return np.where(reached, root + root[reached].mean(), 0.0)
 
 
 ASK: dict[Task, Callable[[Any, Question], Solved]] = {
@@ -333,9 +350,6 @@ ASK: dict[Task, Callable[[Any, Question], Solved]] = {
     Task.potentials: _flow,
     Task.heat: _heat,
     Task.eigenvectors: _eigenvectors,
-    Task.power_flow: _power,
-    Task.ptdf: _power,
-    Task.lodf: _power,
 }
 
 
@@ -356,22 +370,3 @@ def edges_of(named: NamedGraph) -> dict[str, np.ndarray]:
     """The names of the ends of all edges, as columns."""
     labels, (u, v) = labels_of(named), named.graph.edge_index.numpy()
     return {"u": labels[u], "v": labels[v]}
-
-
-@contextmanager
-def show_progress(unit: str, total: int | None = None) -> Iterator[Callable[[int, float], None]]:
-    """Show a progress bar on standard error, if that is a terminal: how many units are done, and the residual."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(unit, total=total)
-        yield lambda done, residual: bar.update(task, completed=done, description=f"{unit}, residual {residual:.1e}")

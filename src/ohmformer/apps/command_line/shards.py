@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ohmformer.apps.command_line.errors import one_sentence
-from ohmformer.apps.command_line.progress import print_table, progress
+from ohmformer.apps.command_line.progress import progress
 from ohmformer.apps.command_line.questions import Task
 
 if TYPE_CHECKING:
@@ -132,8 +132,11 @@ def _ask(held: Shard, task: Task, given: Mapping[str, Any], out: Path | None) ->
         pairs = _pairs(given)
         found = distributed.resistances(held, pairs, tol=tol, out=out, tell=tell)
         if held.group.rank == 0:
-            ends = np.array(pairs)
-            print_table({"u": ends[:, 0], "v": ends[:, 1], "resistance": found.value.cpu().numpy()})
+            from ohmformer.apps.command_line.printing import print_table
+
+            ends, ohms = np.array(pairs), found.value.cpu().numpy()
+            off = {} if found.error is None else {"resistance": min(found.error, 0.5) * ohms}
+            print_table({"u": ends[:, 0], "v": ends[:, 1], "resistance": ohms}, off)
         return found
     signals = torch.zeros(len(held.nodes), 1, dtype=torch.float64)
     for flag, amount in (("--from", 1.0), ("--to", -1.0)):

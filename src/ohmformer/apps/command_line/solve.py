@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from ohmformer.apps.command_line.errors import one_sentence
-from ohmformer.apps.command_line.progress import print_table
-from ohmformer.apps.command_line.questions import ASK, Question, Solved, Task, check_flags, explain, in_flags
+from ohmformer.apps.command_line.errors import FlagCommand, one_sentence
+from ohmformer.apps.command_line.questions import ASK, Question, Solved, Task, advise, check_flags, explain, predict
 from ohmformer.apps.command_line.shards import solve_shards
 
 if TYPE_CHECKING:
     from ohmformer.graph.edge_list import NamedGraph
 
 PAIR = "--pair"
+FILE, ASKED, ANSWER = "How the file is read", "What is asked", "What is written"
+"""Headings of the help."""
+CERTIFICATE = ("method", "layers", "residual", "error", "error_kind", "bound", "seconds", "stopped", "note")
+"""What ``--json`` tells of an answer."""
+METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct")
+"""As in :mod:`ohmformer.solve.plan`, for completion, which is too slow if it imports torch; a test compares them."""
 
 
-class SolveCommand(TyperCommand):
+def _option(panel: str, words: str, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, help=words, rich_help_panel=panel, **more)
+
+
+class SolveCommand(FlagCommand):
     """A command whose ``--pair`` takes two values and can be given several times."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -43,59 +52,69 @@ class SolveCommand(TyperCommand):
 
 def solve(
     file: Annotated[
-        Path, typer.Argument(help="Edges (.csv, .tsv, .txt), .graphml, .mtx, SciPy .npz, MATPOWER .m; or shards.")
+        Path,
+        typer.Argument(
+            help="Edges (.csv, .tsv, .txt), .graphml, .mtx, SciPy .npz, MATPOWER .m, each also as .gz; - for "
+            "standard input; or a folder of shards.",
+            show_default=False,
+        ),
     ],
-    task: Annotated[Task, typer.Option(help="What to ask.")] = Task.resistance,
+    task: Annotated[Task, _option(ASKED, f"What to ask: {', '.join(Task)}.", metavar="TASK")] = Task.resistance,
     resistance: Annotated[
-        str | None, typer.Option(help="Column (name or number) or attribute with resistances; 'entries' of a matrix.")
+        str | None,
+        _option(FILE, "Column (name or number) or attribute with resistances; 'entries' for the values of a matrix."),
     ] = None,
-    conductance: Annotated[str | None, typer.Option(help="The same for conductances.")] = None,
-    unit: Annotated[bool, typer.Option("--unit", help="One ohm for every edge, whatever the file holds.")] = False,
+    conductance: Annotated[str | None, _option(FILE, "The same for conductances.")] = None,
+    unit: Annotated[bool, _option(FILE, "One ohm for every edge, whatever the file holds.", "--unit")] = False,
     source_column: Annotated[
-        str | None, typer.Option("--source", help="Column (name or number) that edges run from, if the header's is unusual.")
+        str | None, _option(FILE, "Column (name or number) that edges run from, if the header's is unusual.", "--source")
     ] = None,
-    target_column: Annotated[str | None, typer.Option("--target", help="Column that edges run to.")] = None,
-    sep: Annotated[str | None, typer.Option(help="Between columns: ',' ';' tab space or one character.")] = None,
+    target_column: Annotated[str | None, _option(FILE, "Column that edges run to.", "--target")] = None,
+    sep: Annotated[str | None, _option(FILE, "Between columns: ',' ';' tab space or one character.")] = None,
     header: Annotated[
-        bool | None, typer.Option("--header/--no-header", help="Whether the first line names columns, if it is unclear.")
+        bool | None, _option(FILE, "Whether the first line names columns, if it is unclear.", "--header/--no-header")
     ] = None,
     symmetrize: Annotated[
-        bool, typer.Option("--symmetrize", help="Merge edges listed in both directions; take directed edges as undirected.")
+        bool, _option(FILE, "Merge edges listed in both directions; take directed edges as undirected.", "--symmetrize")
     ] = False,
-    source: Annotated[str | None, typer.Option("--from", help="Node that flow or heat comes from.")] = None,
-    sink: Annotated[str | None, typer.Option("--to", help="Node that flow goes to.")] = None,
+    source: Annotated[str | None, _option(ASKED, "Node that flow or heat comes from.", "--from")] = None,
+    sink: Annotated[str | None, _option(ASKED, "Node that flow goes to.", "--to")] = None,
     pair: Annotated[
         list[str] | None,
-        typer.Option(PAIR, metavar="A B", help="Two nodes, for their resistance or current; again for more pairs."),
+        _option(ASKED, "Two nodes, for their resistance or current; again for more pairs.", PAIR, metavar="A B"),
     ] = None,
-    pairs: Annotated[Path | None, typer.Option(help="File with two columns of nodes: pairs, as --pair.")] = None,
-    demands: Annotated[Path | None, typer.Option(help="Array of nodes x demands (.npy), for potentials of shards.")] = None,
-    fixed: Annotated[
-        Path | None, typer.Option(help="File with a column of nodes and columns of values, for harmonic.")
-    ] = None,
+    pairs: Annotated[Path | None, _option(ASKED, "File with two columns of nodes: pairs, as --pair.")] = None,
+    demands: Annotated[Path | None, _option(ASKED, "Array of nodes x demands (.npy), for potentials of shards.")] = None,
+    fixed: Annotated[Path | None, _option(ASKED, "File with a column of nodes and columns of values, for harmonic.")] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="NaN on components without a fixed node, instead of an error.")
+        bool, _option(ASKED, "NaN on components without a fixed node, instead of an error.", "--partial")
     ] = False,
     keep: Annotated[
-        list[str] | None, typer.Option(metavar="NODE", help="Node to keep, or file with a column of them; again for more.")
+        list[str] | None, _option(ASKED, "Node to keep, or file with a column of them; again for more.", metavar="NODE")
     ] = None,
-    outage: Annotated[int | None, typer.Option(help="Row of the branch that is out, from 1, for lodf.")] = None,
-    s: Annotated[float | None, typer.Option(help="Time, for heat: 0.5 unless given.")] = None,
-    k: Annotated[int | None, typer.Option(help="How many eigenvectors, or coordinates of the embedding: 6.")] = None,
+    outage: Annotated[int | None, _option(ASKED, "Row of the branch that is out, from 1, for lodf.")] = None,
+    s: Annotated[float | None, _option(ASKED, "Time, for heat: 0.5 unless given.")] = None,
+    k: Annotated[int | None, _option(ASKED, "How many eigenvectors, or coordinates of the embedding: 6.")] = None,
     eps: Annotated[
-        float | None, typer.Option(help="Estimate resistances of large graphs, or sparsify, within 1 +- eps.")
+        float | None, _option(ASKED, "Estimate resistances of large graphs, or sparsify, within 1 +- eps.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the samples of sparsify: 0.")] = None,
-    tol: Annotated[float | None, typer.Option(help="The largest residual that will do: 1e-6, or eps / 1000.")] = None,
+    seed: Annotated[int | None, _option(ASKED, "Of the samples of sparsify: 0.")] = None,
+    tol: Annotated[float | None, _option(ASKED, "The largest residual that will do: 1e-6, or eps / 1000.")] = None,
     tol_of: Annotated[
-        str | None, typer.Option(help="What --tol is for: 'residual', or 'error' in energy norm or of any resistance.")
+        str | None, _option(ASKED, "What --tol is for: 'residual', or 'error' in energy norm or of any resistance.")
     ] = None,
-    method: Annotated[str, typer.Option(help="A construction or solver by name.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .tsv, .npz or .parquet.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Picture to write, for flow and potentials.")] = None,
-    explained: Annotated[bool, typer.Option("--explain", help="Show how it would be solved, and stop.")] = False,
+    method: Annotated[str, _option(ASKED, "A construction or solver by name.", autocompletion=lambda: [*METHODS])] = "auto",
+    out: Annotated[Path | None, _option(ANSWER, "Table to write, with all digits: .csv, .tsv, .npz or .parquet.")] = None,
+    plot: Annotated[Path | None, _option(ANSWER, "Picture to write, for flow and potentials.")] = None,
+    as_json: Annotated[
+        bool, _option(ANSWER, "Print one JSON object: certificate, and the table with all digits.", "--json")
+    ] = False,
+    explained: Annotated[bool, _option(ANSWER, "Show how it would be solved, and stop.", "--explain")] = False,
 ) -> None:
-    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve at the best so far."""
+    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve at the best so far.
+
+    A table is printed with the digits that its certificate supports, what else there is to say on standard error.
+    """
     with one_sentence(OSError):
         given = {
             "--from": source, "--to": sink, "--pair": pair or None, "--pairs": pairs, "--s": s, "--k": k, "--eps": eps,
@@ -104,21 +123,24 @@ def solve(
             "--keep": keep or None, "--seed": seed, "--method": None if method == "auto" else method, "--demands": demands,
         }  # fmt: skip
         if file.is_dir():
-            solve_shards(file, task, given, out)
+            solve_shards(file, task, {**given, "--json": as_json}, out)
             return
         check_flags(task, given)
-        _check_outputs(out, plot, explained)
-        from ohmformer.graph.files import DELIMITERS, read_graph, read_values
+        _check_outputs(out, plot, explained, as_json)
+        from ohmformer.graph.contents import read_contents
+        from ohmformer.graph.files import LISTS, parse_graph, read_values
 
+        contents = read_contents(file)
         others = pairs is not None or fixed is not None or bool(keep)
-        has_columns = not others or file.suffix.lower() in DELIMITERS  # otherwise --sep is for the others alone
-        named = read_graph(
-            file, resistance=resistance, conductance=conductance, unit=unit, source=source_column, target=target_column,
+        has_columns = not others or contents.kind in LISTS  # otherwise --sep is for the others alone
+        named = parse_graph(
+            contents, resistance=resistance, conductance=conductance, unit=unit, source=source_column, target=target_column,
             sep=sep if has_columns else None, header=header, symmetrize=symmetrize,
         )  # fmt: skip
-        typer.echo(f"{named.graph} from {file}", err=True)
-        for note in named.notes:
-            typer.echo(f"note: {note}", err=True)
+        if not as_json:
+            typer.echo(f"{named.graph} from {contents.name}", err=True)
+            for note in named.notes:
+                typer.echo(f"note: {note}", err=True)
         asked = _asked_pairs(named, pair, pairs, sep)
         ask = Question(
             task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method, outage, seed or 0,
@@ -135,8 +157,12 @@ def solve(
 
             check_picture(plot, named.graph)
         solved = _solved(named, ask)
-        _print_certificate(solved)
-        _write(solved, named, ask, out, plot)
+        if not as_json:
+            _print_certificate(solved)
+        written = _write(solved, named, ask, out, plot)
+        _tell(solved, named, ask, contents.name, written, as_json)
+    if solved.answer.stopped:
+        raise typer.Exit(3)
 
 
 def _solved(named: NamedGraph, ask: Question) -> Solved:
@@ -144,18 +170,18 @@ def _solved(named: NamedGraph, ask: Question) -> Solved:
     from ohmformer.apps.command_line import networks
 
     try:
-        return (ASK | networks.ASK)[ask.task](named, ask)
+        return (ASK | networks.ASK)[ask.task](named, replace(ask, predicted=predict(named.graph, ask)))
     except ValueError as error:
-        raise ValueError(in_flags(str(error), ask, named.graph.num_nodes)) from None
+        raise ValueError(advise(str(error), ask, named.graph.num_nodes)) from None
 
 
-def _check_outputs(out: Path | None, plot: Path | None, explained: bool) -> None:
+def _check_outputs(out: Path | None, plot: Path | None, explained: bool, as_json: bool) -> None:
     """Refuse files that could not be written, before any work."""
     from ohmformer.graph.draw import check_picture
     from ohmformer.graph.files import check_table
 
-    if explained and (out is not None or plot is not None):
-        raise ValueError("expected --explain without --out and --plot, it writes nothing")
+    if explained and (out is not None or plot is not None or as_json):
+        raise ValueError("expected --explain without --out, --plot and --json, it writes nothing")
     if out is not None:
         check_table(out)
     if plot is not None:
@@ -210,11 +236,11 @@ def _print_certificate(solved: Solved) -> None:
         typer.echo("eigenvalues: " + ", ".join(f"{name} {value:.9g}" for name, value in rows), err=True)
 
 
-def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, plot: Path | None) -> None:
-    """Draw first, then write every file under a temporary name, then print."""
+def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, plot: Path | None) -> dict[str, Path]:
+    """Draw first, then write every file under a temporary name; which files were written, by what they hold."""
     from ohmformer.graph.files import write_table
 
-    figure = None
+    figure, written = None, {}
     if plot is not None and solved.potential is not None and solved.injected is not None:
         from ohmformer.graph.draw import draw_circuit
 
@@ -222,14 +248,38 @@ def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, p
         title = f"One unit from {ask.source} to {ask.sink}: effective resistance {drop:.4g}"
         figure = draw_circuit(named.graph, solved.potential, solved.injected, title=title, labels=named.labels)
     if out is not None:
-        typer.echo(f"table: {write_table(out, solved.table)}", err=True)
+        written["table"] = write_table(out, solved.table)
         for name, table in solved.beside.items():
-            typer.echo(f"{name}: {write_table(out.with_suffix(f'.{name}{out.suffix}'), table)}", err=True)
+            written[name] = write_table(out.with_suffix(f".{name}{out.suffix}"), table)
     if plot is not None and figure is not None:
         from ohmformer.graph.draw import save
 
-        typer.echo(f"picture: {save(figure, plot)}", err=True)
-    if out is None:
-        print_table(solved.table)
+        written["picture"] = save(figure, plot)
+    return written
+
+
+def _tell(solved: Solved, named: NamedGraph, ask: Question, name: str, written: dict[str, Path], as_json: bool) -> None:
+    """Print the table unless it was written, or everything as JSON, and name the files that were written."""
+    from ohmformer.apps.command_line.printing import as_json as to_json
+    from ohmformer.apps.command_line.printing import print_table, rows_of
+
+    tables = {"table": solved.table, **solved.beside}
+    if as_json:
+        graph, answer = named.graph, solved.answer
+        told = {
+            "file": name,
+            "task": str(ask.task),
+            "graph": {"nodes": graph.num_nodes, "edges": graph.num_edges, "components": graph.num_components},
+            "certificate": {key: getattr(answer, key) for key in CERTIFICATE},
+            "notes": [*named.notes, *solved.notes],
+            "files": {key: str(path) for key, path in written.items()},
+            **{key: rows_of(table) for key, table in tables.items() if key not in written},
+        }
+        typer.echo(to_json(told))
+        return
+    for key, path in written.items():
+        typer.echo(f"{key}: {path}", err=True)
+    if "table" not in written:
+        print_table(solved.table, solved.uncertain(solved.table))
         if solved.beside and "eigenvalues" not in solved.beside:
             typer.echo(f"note: --out FILE writes {' and '.join(solved.beside)}, too", err=True)

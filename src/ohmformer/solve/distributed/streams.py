@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from ohmformer.graph.edge_list import find_columns
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS
-from ohmformer.graph.text_table import check_separator, read_rows, separator
+from ohmformer.graph.text_table import find_separator, read_rows, separator
 
 CHUNK = 2**22
 """Edges that are in memory together."""
@@ -239,7 +239,7 @@ def _text(
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = list(itertools.islice(file, SAMPLE))
     if sep is None:
-        check_separator(lines, path.name, delimiter)
+        delimiter = find_separator(lines, path.name, delimiter)
     rows = read_rows(lines, path.name, delimiter)
     if not rows:
         raise ValueError(f"expected at least one edge in the first {SAMPLE} lines of {path.name}, got none")
