@@ -61,7 +61,7 @@ def test_the_maximum_principle_holds_to_the_residual_however_far_conductances_ra
     assert -answer.residual <= float(answer.value.min())
     assert float(answer.value.max()) <= 1 + answer.residual
     assert float((answer.value.sum(1) - 1).abs().max()) <= 3 * answer.residual
-    assert (answer.method == dirichlet.METHOD) == (orders > 4)
+    assert answer.method == dirichlet.METHOD or orders == 4
 
 
 def test_twenty_orders_of_conductances_in_fractions():

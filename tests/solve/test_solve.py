@@ -80,6 +80,11 @@ def test_the_residual_is_the_residual_and_below_its_bound(device, g):
     assert answer.bound <= 1e-4
 
 
+def few_demands_by(graph: Graph) -> str:
+    """The engine for few demands on a graph that expands."""
+    return "conjugate" if native.active() is not None and graph.device.type == "cpu" else "chebyshev"
+
+
 def test_large_graphs_go_through_the_sparse_engine(large):
     psi = demands_for(large, k=5)
     answer = ohm.potentials(large, psi, tol=1e-7)
@@ -108,7 +113,7 @@ def test_disconnected_large_graphs_are_solved_per_component(device):
     assert g.num_components == 3
     psi = demands_for(g, k=2)
     answer = ohm.potentials(g, psi)
-    assert answer.method == "chebyshev"
+    assert answer.method == few_demands_by(g)
     torch.testing.assert_close(answer.value, exact.potentials(g, psi), rtol=1e-4, atol=1e-4)
     assert float(g.component_means(answer.value).abs().max()) < 1e-12
 
@@ -230,7 +235,7 @@ def test_large_pairs_equal_dense_ones(large):
     pairs = torch.tensor([[0, 1], [5, 1100], [17, 17]])
     truth = exact.effective_resistance(large)
     got = ohm.effective_resistance(large, pairs, tol=1e-9)
-    assert got.method == "chebyshev"
+    assert got.method == few_demands_by(large)
     torch.testing.assert_close(got.value, truth[pairs[:, 0], pairs[:, 1]], rtol=1e-6, atol=1e-9)
 
 

@@ -28,6 +28,21 @@ def _told(name: str) -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")
 
 
+def memory() -> int:
+    """Bytes that this process may take: the machine's, or what is left of its limits; zero if that is not known."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    group, mapped = Path("/sys/fs/cgroup/memory.max"), Path("/proc/self/statm")
+    if group.exists() and (most := group.read_text().strip()).isdigit():
+        found = min(found, int(most))
+    if mapped.exists():
+        import resource  # which Windows lacks
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        left = limit - int(mapped.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        found = found if limit == resource.RLIM_INFINITY else min(found, max(left, 0))
+    return found
+
+
 def today() -> str:
     """The date, in UTC."""
     return str(datetime.datetime.now(tz=datetime.UTC).date())
@@ -40,11 +55,10 @@ def one_line() -> str:
 
 def facts() -> dict[str, str]:
     """The same at length: system, memory, and the versions of the packages that do the work."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     found = {
         "processor": processor(),
         "cores": str(os.cpu_count()),
-        "memory": f"{memory / 2**30:.1f} GiB" if memory else "unknown",
+        "memory": f"{memory() / 2**30:.1f} GiB" if memory() else "unknown",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
     }

@@ -192,16 +192,8 @@ class Grounded:
     def error(
         self, phi: Float[Tensor, "places k"], left: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
     ) -> tuple[float, float]:
-        """How far potentials with residual ``left`` can be off, relative to the range of values, and by rounding alone.
-
-        Sums of flows are exact, flows are right to rounding: :func:`~ohmformer.solve.certificate.measure`.
-        """
-        tail, head = self.graph.edge_index
-        sizes = torch.zeros_like(phi)
-        for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x columns
-            flow = (x[tail] - x[head]).abs() / self.graph.resistance[:, None]
-            out.index_add_(0, tail, flow).index_add_(0, head, flow)
-        rounding = 2 * EPS * sizes
+        """How far potentials with residual ``left`` can be off, relative to the range of values, and by rounding alone."""
+        rounding = self.rounding(phi)
         worst = [
             self._per_component(torch.where(self.is_free[:, None], x / self.degree, 0.0), "amax")
             for x in (left.abs() + rounding, rounding)
@@ -215,17 +207,35 @@ class Grounded:
         own[self.place[self.free]] = phi[self.place[self.free]] - phi[self.ground]
         return _relative(self._per_component(own.abs(), "amax"), span)
 
-    def without_subtractions(self, demands: Float[Tensor, "places k"]) -> tuple[Float[Tensor, "places k"], float]:
-        """Potentials against the ground of demands that are not negative but there, and their relative error at most.
+    def without_subtractions(
+        self, demands: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
+    ) -> tuple[Float[Tensor, "places k"], float]:
+        """Potentials against the ground of demands that are not negative but there, and their error over the span at most.
 
-        They come from sums, products and quotients of positive numbers alone. Sweeps round every entry of the factor twice.
+        They come from sums, products and quotients of positive numbers alone; sweeps round every entry of the factor twice.
+        So what the factor makes of any demands is off by at most that part of what it makes of their sizes. What it makes of
+        the residual is the error, then, up to that part, and up to what it makes of the rounding in flows.
         """
         factor = keeping(self.graph, ~self.is_free.cpu().numpy())
         if factor is None:
             return demands, math.inf
         free = torch.where(self.is_free[:, None], demands, 0.0)
         found = factor.solve(free).to(demands.device)
-        return found, factor.rounding() + 4 * EPS * (int(factor.pattern.first[factor.pattern.eliminated]) + free.shape[0])
+        part = factor.rounding() + 4 * EPS * (int(factor.pattern.first[factor.pattern.eliminated]) + free.shape[0])
+        left = torch.where(self.is_free[:, None], measure(self.graph, found, free).uncentred, 0.0)
+        rounding = torch.where(self.is_free[:, None], self.rounding(found), 0.0)
+        off, size, lost = (factor.solve(x).to(demands.device).abs() for x in (left, left.abs(), rounding))
+        measured = self.size(off + part * size + (1 + part) * lost, span) if part < 1 else math.inf
+        return found, min(measured, part * self.size(found, span))
+
+    def rounding(self, phi: Float[Tensor, "places k"]) -> Float[Tensor, "places k"]:
+        """How far a measured residual may be off: sums of flows are exact, flows are right to rounding."""
+        tail, head = self.graph.edge_index
+        sizes = torch.zeros_like(phi)
+        for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x columns
+            flow = (x[tail] - x[head]).abs() / self.graph.resistance[:, None]
+            out.index_add_(0, tail, flow).index_add_(0, head, flow)
+        return 2 * EPS * sizes
 
 
 def _relative(x: Float[Tensor, "components k"], span: Float[Tensor, "components k"]) -> float:
@@ -298,7 +308,7 @@ def _potentials(
     own = phi[network.place[free]] - phi[network.ground] + base[component[free]]
     factored = answer.method in ("direct", "cubing") and answer.residual > LOOSE
     if (answer.residual > request.tol or factored) and not answer.stopped and request.method == "auto":
-        exact, error = network.without_subtractions(demands(low).detach())
+        exact, error = network.without_subtractions(demands(low).detach(), span)
         if error < answer.residual:
             own = own + (exact[network.place[free]] + low[component[free]] - own).detach()
             answer = replace(answer, method=METHOD, residual=error, note=f"{answer.method} proved {answer.residual:.1e}")

@@ -7,8 +7,7 @@ to them; ``native/src/selected.c`` says more. The last node of a component is it
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall
+from ohmformer.native.machine import memory
 from ohmformer.solve import factor_numpy
 from ohmformer.solve.costs import BEARABLE, BYTES, Limits
 from ohmformer.solve.rows import Rows, edges_of, rows_of
@@ -113,11 +113,12 @@ class Factor:
 
 
 def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
-    """The pattern of a graph's factor, kept for the next question; None if it is larger than :data:`BEARABLE`.
+    """The pattern of a graph's factor, kept for the next question; None if it is beyond :data:`BEARABLE`, or memory.
 
     It takes about as long as the order of elimination, which is given up as soon as it is known to be too much work.
     """
-    in_c, limits = native.active() is not None, BEARABLE if limits is None else limits
+    in_c = native.active() is not None
+    limits = replace(BEARABLE, entries=min(BEARABLE.entries, that_fits().entries)) if limits is None else limits
     return recall(graph, ("pattern", in_c, limits), lambda: _pattern(graph, limits, in_c), weighted=False)
 
 
@@ -133,9 +134,8 @@ def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
 
 
 def that_fits() -> Limits:
-    """A factor of any work that takes up to half of this machine's memory."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Limits(memory // 2 // BYTES, math.inf, math.inf)
+    """A factor of any work that takes up to half of the memory that there is, as a power of two."""
+    return Limits(2 ** (max(memory() // 2 // BYTES, 1).bit_length() - 1), math.inf, math.inf)
 
 
 def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
@@ -143,7 +143,16 @@ def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
     pattern = look(graph, limits)
     if pattern is None:
         return None
-    return recall(graph, "factor", lambda: factorise(graph, pattern), fits=lambda found: found.pattern is pattern)
+    try:
+        return recall(graph, "factor", lambda: factorise(graph, pattern), fits=lambda found: found.pattern is pattern)
+    except (MemoryError, RuntimeError) as error:  # torch's is of this kind
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        size = len(pattern.row) * BYTES / 1e6
+        raise MemoryError(
+            f"expected {size:.0f} MB for a factor of {len(pattern.row)} entries, there is no such memory; "
+            "use method='elimination'"
+        ) from None
 
 
 def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges"] | None = None) -> Factor:

@@ -6,6 +6,7 @@ Linear systems are answered by
 |---|---|---|
 | ``"cubing"`` | :class:`ChebyshevCubing` on ``D^-1/2 L D^-1/2``, see :mod:`.engines.cubing` | up to 64 nodes |
 | ``"chebyshev"`` | :class:`Chebyshev` on the same in CSR, see :mod:`.engines.chebyshev` | graphs that expand |
+| ``"conjugate"`` | conjugate gradients on the same, see :mod:`.engines.conjugate` | these, up to three demands |
 | ``"elimination"`` | approximate Cholesky, conjugate gradients, see :mod:`.engines.elimination` | long graphs, few demands |
 | ``"direct"`` | a sparse factor without subtractions, see :mod:`.engines.direct` | long graphs, many demands |
 | | and ``L D L^T`` where resistances are negative, see :mod:`.engines.signed` | all such graphs |

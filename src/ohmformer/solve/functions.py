@@ -38,9 +38,11 @@ def heat_kernel(
 
     Of a batch there is one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`. ``tol`` bounds the error of every
     signal over its norm. ``residual`` is how far a signal moves when a layer is added, on average over all signals, over its
-    norm. Methods: ``"seeded"`` (ours), ``"cubing"`` (Lemma 5), ``"taylor"`` (Lemma 3), ``"series"`` (a Chebyshev series in
-    CSR, for signals on graphs of any size) and ``"direct"`` (LAPACK). ``"auto"`` takes the seeded kernel for small graphs,
-    the series for large ones; where rounding drowns the layers (s lmax of 1e10 and more) small graphs are left to LAPACK.
+    norm; ``error`` is how far any signal is off at most, over its norm: proved for the series, rounding included, and where
+    matrices are made what is proved of the layers, rounding as it shows. Methods: ``"seeded"`` (ours),
+    ``"cubing"`` (Lemma 5), ``"taylor"`` (Lemma 3), ``"series"`` (a Chebyshev series in CSR, for signals on graphs of any
+    size) and ``"direct"`` (LAPACK). ``"auto"`` takes the seeded kernel for small graphs, the series for large ones; where
+    rounding drowns the layers (s lmax of 1e10 and more) small graphs are left to LAPACK.
     """
     check_tolerance(tol, method, ("auto", *HEAT, "series", "direct"))
     if not 0 < s < math.inf:
@@ -58,15 +60,16 @@ def heat_kernel(
     found, numbers = asked.with_signals(signals)
     x = found.check_signals(numbers)
     if method == "series":
-        return replace(_filter(found, lambda t: np.exp(-s * t), x, True, tol, trace), labels=asked.labels)
+        return replace(_series(found, s, x, tol, trace), labels=asked.labels)
     if method != "auto" and found.width > DENSE:
         raise ValueError(f"expected graphs of at most {DENSE} nodes for method={method!r}, got one of {found.width}")
 
     def ask(part: Graph, x: Tensor) -> Answer:
         if method == "auto" and part.width > SMALL:
-            return _filter(part, lambda t: np.exp(-s * t), x, True, tol, trace)
-        made = _heat(part, s, method, tol, trace)
-        return replace(made, value=part.unpad(made.value @ part.pad(x)))
+            return _series(part, s, x, tol, trace)
+        made, products = _heat(part, s, method, tol, trace), (part.width + 1) * torch.finfo(part.dtype).eps
+        error = None if made.error is None else made.error + products
+        return replace(made, value=part.unpad(made.value @ part.pad(x)), error=error)
 
     return replace(check_reached(blockwise.rows(found, ask, x), tol), labels=asked.labels)
 
@@ -79,7 +82,13 @@ def _heat(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answe
     if made is not None and (method != "auto" or made.residual <= tol):
         return made
     note = f"seeded cubing moved by {made.residual:.1e} when a layer was added" if made else ""
-    return Answer(exact.heat(graph, s), "lapack", 0, 0.0, None, note=note)
+    off = 4 * graph.width * torch.finfo(graph.dtype).eps * (1 + s * graph.spectral_bounds().lmax)  # of eigenvalues, times s
+    return Answer(exact.heat(graph, s), "lapack", 0, 0.0, None, note=note, error=off, error_kind="estimate")
+
+
+def _series(graph: Graph, s: float, x: Tensor, tol: float, trace: bool) -> Answer:
+    """Signals by a Chebyshev series; that of exp is known to be what samples show."""
+    return replace(_filter(graph, lambda t: np.exp(-s * t), x, True, tol, trace), error_kind="bound")
 
 
 def _by_layers(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answer:
@@ -90,8 +99,11 @@ def _by_layers(graph: Graph, s: float, method: str, tol: float, trace: bool) -> 
     kernel, states = heat.answer_to(graph, None, layers=layers, trace=trace)
     deeper, _ = heat.answer_to(graph, None, layers=layers + 1)
     size = math.sqrt(max(kernel.shape[-1], 1))
-    residual = float((kernel - deeper).detach().norm(dim=(-2, -1)).max()) / size if kernel.numel() else 0.0
-    return Answer(kernel, method, layers, residual, heat.error_bound(layers), spectrum, trace=states)
+    moved = float((kernel - deeper).detach().norm(dim=(-2, -1)).max()) if kernel.numel() else 0.0
+    bound = heat.error_bound(layers)
+    error = bound + 2 * moved + 4 * kernel.shape[-1] * torch.finfo(kernel.dtype).eps * heat.amplification(layers)
+    certificate = {"trace": states, "error": error if error == error else math.inf, "error_kind": "estimate"}
+    return Answer(kernel, method, layers, moved / size, bound, spectrum, **certificate)
 
 
 def spectral_filter(
@@ -109,7 +121,8 @@ def spectral_filter(
 
     With ``null=True`` f is compiled on ``[0, lmax]`` and acts on the null space too; with ``null=False`` on the nonzero
     spectrum only, and signals must sum to zero on each component. ``tol`` bounds the error over ``max |f|``; ``residual`` is
-    how far one random combination of the signals moves when the depth is raised by a quarter, over its norm and ``max |f|``.
+    how far one random combination of the signals moves when the depth is raised by a quarter, over its norm and ``max |f|``;
+    ``error`` how far any signal is off at most, likewise, rounding included: an estimate, as f is known at some points only.
     """
     check_tolerance(tol, "auto", ("auto",))
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
@@ -143,4 +156,21 @@ def _filter(graph: Graph, f: Callable[[np.ndarray], np.ndarray], x: Tensor, null
             f"asked for an error of {tol:.1e}, but rounding moves this filter by {residual:.1e}; pass a larger tol"
         )
     bound = compiled.error_bound(layers) / compiled.size if compiled.size else 0.0
-    return Answer(value, "chebyshev series", layers, residual, bound, spectrum, trace=states)
+    error = bound + _rounding(graph, compiled, layers, x.dtype)
+    certificate = {"trace": states, "error": error, "error_kind": "estimate"}
+    return Answer(value, "chebyshev series", layers, residual, bound, spectrum, **certificate)
+
+
+def _rounding(graph: Graph, series: SpectralFilter, layers: int, dtype: torch.dtype) -> float:
+    """How far rounding moves a series at most, over the norm of the signal and the sum of its coefficients.
+
+    ``T_new = a T + b L T - T_old`` is wrong by at most ``11 (m + 8) eps |T|``, with m entries in a row of L, as ``|a| <= 2``
+    and ``|b| |L| <= 8`` where f is fitted on ``[0, lmax]``, and what is wrong arrives at the l-th term grown by
+    ``U_l <= (l + 1) T_l(x_0)``, x_0 being where the null space lies: in all by ``l (l + 1) / 2`` times that.
+    """
+    (low, high), c = series.interval, np.abs(series.coefficients[: layers + 1])
+    term, out = np.arange(len(c)), (high + low) / (high - low)
+    m = int(torch.bincount(graph.edge_index.flatten()).max()) + 1 if graph.num_edges else 1
+    with np.errstate(over="ignore"):
+        grown = float((c * (1 + term * (term + 1) / 2) * np.cosh(math.acosh(out) * term)).sum() / max(c.sum(), 1e-300))
+    return 11 * out * (m + 8) * torch.finfo(dtype).eps * grown

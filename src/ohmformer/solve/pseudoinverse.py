@@ -151,12 +151,16 @@ def _first_or_next(graph: Graph, psi: Tensor, part: Part, request: Request) -> t
         chosen_instead = request.method == "auto" and part.engine in INSTEAD_OF_LAYERS
         answer = replace(answer, note=answer.note or part.reason) if chosen_instead else answer
         return check_reached(answer, request.tol, request.tol_of), part
-    reason = f"{answer.method} stopped at a residual of {answer.residual:.1e}"
-    then = fallback(problem, reason)
-    if then is not None:
-        other = _run_to(engine(then, transformer=False).run, replace(problem, part=then, trace=False), request.tol_of)
-        if other.stopped or _error(other) < _error(answer) or other.residual < answer.residual:
-            answer, part = replace(other, note=reason), then
+    last = answer
+    while not (good(answer) or answer.stopped):
+        reason = last.note or f"{last.method} stopped at a residual of {last.residual:.1e}"
+        then = fallback(problem, reason)
+        if then is None:
+            break
+        problem = replace(problem, part=then, trace=False)
+        last = _run_to(engine(then, transformer=False).run, problem, request.tol_of)
+        if last.stopped or _error(last) < _error(answer) or last.residual < answer.residual:
+            answer, part = replace(last, note=reason), then
     return check_reached(answer, request.tol, request.tol_of), part
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -23,7 +24,7 @@ from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve import pairwise, selected
 from ohmformer.solve.answer import TOL, Answer, check_reached, check_tolerance, join, reached
-from ohmformer.solve.certificate import measure, resistance_error
+from ohmformer.solve.certificate import EPS, measure, resistance_error
 from ohmformer.solve.costs import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, PANEL, SMALL
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
@@ -325,7 +326,8 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
     """One solve per pair, a few panels of them at once.
 
     As ``R = psi . phi*``, it is off by at most the error e of phi, relatively, ``2 psi . phi - |phi|_L^2`` by ``e^2``;
-    that is ``psi . phi + phi . (psi - L phi)``, whose last term is small, and rounds by what flows do.
+    that is ``psi . phi + phi . (psi - L phi)``, whose last term is small, and rounds by what flows do. Where resistances
+    range far its sum is small but its terms are not, and rounding a residual counts.
     """
     parts = torch.arange(len(u), device=graph.device).split(4 * PANEL)
 
@@ -339,8 +341,14 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
         column = torch.arange(len(part), device=graph.device)
         found = phi.value[u[part], column] - phi.value[v[part], column]
         left = measure(graph, phi.value, demands(part)).uncentred
-        better = found.detach().double() + (phi.value.detach().double() * left).sum(0)
-        error = None if phi.error is None else phi.error**2 + 16 * torch.finfo(graph.dtype).eps
+        terms, eps = phi.value.detach().double() * left, torch.finfo(graph.dtype).eps
+        better = found.detach().double() + terms.sum(0)
+        doubt = float(torch.where(better > 0, terms.abs().sum(0) / better, 0.0).max())
+        if doubt > 1 / 16:
+            exact = [x.detach().cpu().numpy().astype(np.longdouble) for x in (found, phi.value, left)]
+            better = torch.as_tensor((exact[0] + (exact[1] * exact[2]).sum(0)).astype(np.float64)).to(left)
+        lost = 16 * eps + (0.0 if doubt <= 1 / 16 else (EPS + len(left) * float(np.finfo(np.longdouble).eps)) * doubt)
+        error = None if phi.error is None else phi.error**2 + lost
         answers.append(replace(phi, value=found + (better - found.detach()).to(found), error=error, rounded=False))
     return join(answers, torch.cat([a.value for a in answers]))
 

@@ -22,7 +22,7 @@ from torch.nn.functional import embedding_bag
 from ohmformer import native
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.csr import csr_tensor
-from ohmformer.graph.memory import recall
+from ohmformer.graph.memory import recall, remembered
 from ohmformer.graph.ragged import kept
 from ohmformer.solve.rows import rows_of
 
@@ -34,6 +34,8 @@ HUGE = 2**22
 """Bytes from which on an array is put into huge pages."""
 STEPS = 200
 """Steps of Lanczos at most."""
+OFTEN = 5
+"""Steps between two looks at what they show."""
 
 
 @dataclass(frozen=True)
@@ -214,13 +216,42 @@ class Extremes:
     steps: int = 0
     """Steps that were taken."""
 
+    def will_do(self, floor: float, steps: int) -> bool:
+        """Whether no more is to be learnt with this ``floor`` and so many ``steps``."""
+        return self.floor <= floor and (self.separated or self.floor > 0 or self.steps >= steps)
+
+
+class Ends:
+    """The ends of the nonzero spectrum as steps of Lanczos, or of conjugate gradients, show them.
+
+    Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added. Enough is known once
+    the smallest has settled, or a Ritz value is below ``floor``: then the smallest eigenvalue is as well.
+    """
+
+    def __init__(self, floor: float = 0.0) -> None:
+        self.floor, self.steps = floor, 0
+        self.low, self.high, self.separated, self.below = LARGEST, LARGEST, False, False
+
+    def look(self, diagonal: Float[np.ndarray, " steps"], beside: Float[np.ndarray, " steps"]) -> bool:
+        """Whether enough is known, from a tridiagonal matrix and, last in ``beside``, its next entry."""
+        values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
+        leftover = beside[-1] * np.abs(vectors[-1])
+        last, self.low = self.low, float(values[0] - min(leftover[0], values[0] / 2))
+        self.high, self.steps = float(values[-1] + leftover[-1]), len(diagonal)
+        settled = leftover[0] < values[0] / 4 and abs(last - self.low) < 0.05 * self.low
+        self.separated = bool(beside[-1] < 1e-12 or settled)
+        self.below = not self.separated and float(values[0]) < self.floor
+        return self.separated or self.below
+
+    def found(self) -> Extremes:
+        """What is known, leaning outwards."""
+        low = min(max(0.95 * self.low, 1e-14), LARGEST)
+        spectrum = Spectrum(low, min(max(1.01 * self.high, low), LARGEST))
+        return Extremes(spectrum, self.separated, self.floor if self.below else 0.0, self.steps)
+
 
 def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, floor: float = 0.0) -> Extremes:
-    """The ends of the nonzero spectrum of the scaled Laplacian by Lanczos, from a seeded start.
-
-    Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added. The iteration ends
-    early, unsettled, once a Ritz value is below ``floor``: then the smallest eigenvalue is as well.
-    """
+    """The ends of the nonzero spectrum of the scaled Laplacian by Lanczos from a seeded start, as :class:`Ends` has it."""
     q = scaled.project(scaled.draw(seed))
     norm = float(scaled.norms(q))
     if norm == 0:
@@ -228,27 +259,26 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, fl
     q, before, beta = q / norm, torch.zeros_like(q), 0.0
     diagonal: list[float] = []
     beside: list[float] = []
-    low, high, separated, below = LARGEST, LARGEST, False, False
+    ends = Ends(floor)
     for step in range(steps):
         w = scaled.times(q) - beta * before
         alpha = float(scaled.total((w * q).sum()))
         w = scaled.project(w - alpha * q)
-        diagonal.append(alpha)
         beta = float(scaled.norms(w))
-        if (step + 1) % 5 == 0 or beta < 1e-12 or step + 1 == steps:
-            values, vectors = eigh_tridiagonal(diagonal, beside)
-            leftover = beta * np.abs(vectors[-1])
-            last, low = low, float(values[0] - min(leftover[0], values[0] / 2))
-            high = float(values[-1] + leftover[-1])
-            settled = leftover[0] < values[0] / 4 and abs(last - low) < 0.05 * low
-            separated = beta < 1e-12 or bool(settled)
-            below = not separated and float(values[0]) < floor
-            if separated or below:
-                break
+        diagonal.append(alpha)
         beside.append(beta)
+        if ((step + 1) % OFTEN == 0 or beta < 1e-12 or step + 1 == steps) and ends.look(
+            np.array(diagonal), np.array(beside)
+        ):
+            break
         before, q = q, w / beta
-    low = min(max(0.95 * low, 1e-14), LARGEST)
-    return Extremes(Spectrum(low, min(max(1.01 * high, low), LARGEST)), separated, floor if below else 0.0, len(diagonal))
+    return ends.found()
+
+
+def known_ends(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> Extremes | None:
+    """The ends of the spectrum where they are known well enough, as :func:`prepared` says."""
+    ends = remembered(graph, "ends")
+    return ends if ends is not None and ends.will_do(floor, steps) else None
 
 
 def prepared(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> tuple[Scaled, Extremes]:
@@ -258,8 +288,5 @@ def prepared(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> tuple[S
     settled, or has taken as many ``steps``.
     """
     scaled = recall(graph, "scaled", lambda: Scaled.of(graph))
-
-    def will_do(ends: Extremes) -> bool:
-        return ends.floor <= floor and (ends.separated or ends.floor > 0 or ends.steps >= steps)
-
-    return scaled, recall(graph, "ends", lambda: extreme_eigenvalues(scaled, floor=floor, steps=steps), fits=will_do)
+    find = partial(extreme_eigenvalues, scaled, floor=floor, steps=steps)
+    return scaled, recall(graph, "ends", find, fits=lambda ends: ends.will_do(floor, steps))

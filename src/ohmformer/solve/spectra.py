@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -39,10 +38,12 @@ def eigenvectors(
     """The ``k`` smallest nonzero (ascending) or largest (descending) eigenvectors, ``(nodes, k)``, and their eigenvalues.
 
     Of a graph that has fewer, the other columns are zero and their eigenvalues NaN. ``residual`` is
-    ``|L v - lambda v| / lmax`` for the worst of them. Methods: ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on L, or for the
-    smallest on ``L^+``, each product being one solve) and ``"subspace"``, the paper's subspace iteration as a Transformer
-    (Lemma 6), through ``L^+`` for the smallest, made deeper until it is good enough. ``"auto"`` takes LAPACK up to 2,000
-    nodes, then Lanczos; with ``trace=True``, subspace iteration.
+    ``|L v - lambda v| / lmax`` for the worst of them, ``error`` is ``|L v - lambda v| / lambda``, rounding included: within
+    so much of lambda there is an eigenvalue of L. (A vector's angle to eigenspaces nearby is at most ``|L v - lambda v|``
+    over the distance to the other eigenvalues, by Davis and Kahan.) Methods: ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on
+    L, or for the smallest on ``L^+``, each product being one solve) and ``"subspace"``, the paper's subspace iteration as a
+    Transformer (Lemma 6), through ``L^+`` for the smallest, made deeper until it is good enough. ``"auto"`` takes LAPACK up
+    to 2,000 nodes, then Lanczos; with ``trace=True``, subspace iteration.
     """
     check_tolerance(tol, method, ("auto", "direct", "lanczos", "subspace"))
     if k < 1:
@@ -81,8 +82,9 @@ def _of_part(graph: Graph, k: int, which: str, tol: float, method: str, trace: b
 def _answer(graph: Graph, vectors: Tensor, method: str, **certificate: Any) -> EigenAnswer:
     """Vectors ``(nodes, k)`` with their measured residual; eigenvalues are put in once all parts are there."""
     values = _rayleigh_quotients(graph, vectors.detach())
-    residual = _eigen_residual(graph, vectors.detach(), values)
-    return EigenAnswer(vectors, method, certificate.pop("layers", 0), residual, None, eigenvalues=values, **certificate)
+    residual, error = _eigen_residual(graph, vectors.detach(), values)
+    certificate |= {"eigenvalues": values, "error": error, "error_kind": "bound"}
+    return EigenAnswer(vectors, method, certificate.pop("layers", 0), residual, None, **certificate)
 
 
 def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
@@ -96,13 +98,18 @@ def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"]) -> Floa
     )
 
 
-def _eigen_residual(graph: Graph, vectors: Float[Tensor, "nodes k"], values: Float[Tensor, "graphs k"]) -> float:
-    """``|L v - lambda v| / lmax`` of the worst column; zero columns count as exact."""
-    if not vectors.numel():
-        return 0.0
+def _eigen_residual(
+    graph: Graph, vectors: Float[Tensor, "nodes k"], values: Float[Tensor, "graphs k"]
+) -> tuple[float, float]:
+    """``|L v - lambda v|`` of the worst column over lmax, and over lambda with rounding; zero columns count as exact."""
+    if not vectors.numel() or not graph.num_edges:
+        return 0.0, 0.0
+    lmax, eps = graph.spectral_bounds().lmax, torch.finfo(vectors.dtype).eps
     left = graph.sparse_laplacian().detach() @ vectors - values.nan_to_num()[graph.batch] * vectors
-    squares = values.new_zeros(values.shape).index_add(0, graph.batch, left.square())
-    return math.sqrt(float(squares.max())) / graph.spectral_bounds().lmax
+    norm = values.new_zeros(values.shape).index_add(0, graph.batch, left.square()).sqrt()
+    lost = (int(torch.bincount(graph.edge_index.flatten()).max()) + 8) * eps * 2 * lmax  # |L| is at most twice lmax
+    error = torch.where(values > 0, (norm + lost) / torch.where(values > 0, values, 1.0), 0.0)
+    return float(norm.max()) / lmax, float(error.max())
 
 
 def _subspace(graph: Graph, k: int, which: str, tol: float, trace: bool) -> EigenAnswer:
@@ -143,8 +150,8 @@ def _repeated_inverse(graph: Graph, tol: float) -> tuple[str, Apply]:
     """``x -> L^+ x`` for many x, one after the other, by the method that ``auto`` finds for the first."""
     probe = graph.center(torch.randn(graph.num_nodes, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     first = apply_pinv(graph, probe, Request(1e-6))
-    if first.method == "chebyshev":
-        return "chebyshev", lambda x: apply_pinv(graph, x, Request(tol, "chebyshev")).value
+    if first.method in ("chebyshev", "conjugate"):
+        return first.method, lambda x: apply_pinv(graph, x, Request(tol, first.method)).value
     if first.method == "elimination" and graph.num_nodes > MANY_NODES:
         most = max(tol, 1e-8)  # as far as float64 goes on a long graph
         return "elimination", lambda x: apply_pinv(graph, x, Request(most, "elimination")).value

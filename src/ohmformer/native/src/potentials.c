@@ -238,6 +238,7 @@ static void sort_rows(const Sweep *a) {
 }
 
 static int run(int64_t threads, Sweep a) {
+    if (!a.demands) return 0;
     const int64_t panels = (a.demands + PANEL - 1) / PANEL, entries = a.start ? a.start[a.nodes] : 0;
     a.end = malloc((2 * a.nodes + entries + 2) * sizeof *a.end), a.row_start = a.end + a.nodes, a.neighbour = a.row_start + a.nodes + 1;
     a.conductance = malloc((entries + a.components + 1) * sizeof *a.conductance), a.size = a.conductance + entries;

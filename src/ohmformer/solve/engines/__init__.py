@@ -3,6 +3,7 @@
 from ohmformer.constructions import Chebyshev, ChebyshevCubing, GradientDescent, Squaring
 from ohmformer.solve.engines.base import Engine, Part, Problem
 from ohmformer.solve.engines.chebyshev import ChebyshevEngine
+from ohmformer.solve.engines.conjugate import ConjugateEngine
 from ohmformer.solve.engines.cubing import CubingEngine
 from ohmformer.solve.engines.direct import DirectEngine
 from ohmformer.solve.engines.elimination import EliminationEngine
@@ -12,6 +13,7 @@ from ohmformer.solve.engines.signed import SignedEngine
 ENGINES: dict[str, Engine] = {
     "cubing": CubingEngine(),
     "chebyshev": ChebyshevEngine(),
+    "conjugate": ConjugateEngine(),
     "elimination": EliminationEngine(),
     "direct": DirectEngine(),
     "LDL^T": SignedEngine(),

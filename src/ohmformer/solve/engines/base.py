@@ -42,6 +42,10 @@ class Part:
     """Seconds that it takes by :mod:`~ohmformer.solve.costs`, as the first question about these graphs, on one thread."""
     took: float | None = None
     """Seconds that it took, in an answer's plan."""
+    floor: float = 0.0
+    """A smallest eigenvalue of the scaled Laplacian below which engine conjugate ends, as another one is faster."""
+    trial: int = 0
+    """Steps after which it ends as well unless the smallest eigenvalue is known, or is four times as large."""
     selected: Graph | None = field(default=None, repr=False)
     """Those graphs as a batch of their own, where the plan has looked at them."""
 

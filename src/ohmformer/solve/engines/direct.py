@@ -48,7 +48,7 @@ class DirectEngine:
         if look(problem.graph) or look(problem.graph, most := that_fits()):
             return None
         return (
-            f"expected a factor of at most {most.entries} entries for method='direct', half of this machine's memory, got a "
+            f"expected a factor of at most {most.entries} entries for method='direct', half of the memory, got a "
             f"graph of {problem.graph.num_nodes} nodes and {problem.graph.num_edges} edges whose factor has more; "
             "use method='elimination'"
         )

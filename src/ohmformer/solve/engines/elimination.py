@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from ohmformer.solve.costs import EDITS
 from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
 from ohmformer.solve.engines.elimination_factor import Factor, eliminate
 from ohmformer.solve.rows import Rows, edges_of
-from ohmformer.solve.scaled import empty_huge_pages
+from ohmformer.solve.scaled import OFTEN, empty_huge_pages
 
 WIDEST = native.KERNELS["ohm_conjugate"].limits["demands"]
 WITHOUT_KERNELS = 20_000
@@ -68,7 +69,7 @@ class EliminationEngine:
                 found = factored(graph, in_c=problem.part.native)
                 for first in range(0, demands.shape[1], problem.part.panel):
                     part = slice(first, first + problem.part.panel)
-                    steps, ritz = _solve(host, found, demands[:, part], phi[:, part], problem.tol, watch)
+                    steps, ritz = solve_to(host, found, demands[:, part], phi[:, part], problem.tol, watch)
                     deepest, lowest = max(deepest, steps), min(lowest, ritz)
                     if watch.stopped:
                         break
@@ -118,20 +119,39 @@ class State:
         self.coefficients: list[tuple[np.ndarray, np.ndarray]] = []
         """By what the columns of the first panel moved and what their directions kept, ``(steps, width)`` for every call."""
 
+    def tridiagonal(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """Lanczos's matrix of a column of the first panel, and what is beside it: its steps are those, in other words.
+
+        Beside the last entry of the diagonal there is one more if the step after it is known.
+        """
+        alpha, beta = (np.concatenate(c)[:, column] for c in zip(*self.coefficients, strict=True))
+        steps = int(np.argmin(alpha > 0)) if (alpha <= 0).any() else len(alpha)
+        a, b = 1 / alpha[:steps], beta[1 : steps + 1]
+        return a + np.concatenate([[0.0], b * a[: len(b)]])[:steps], np.sqrt(b) * a[: len(b)]
+
     def smallest_ritz_value(self) -> float:
-        """The smallest Ritz value of ``M^-1 L`` in the first panel: the steps are Lanczos's, in other words."""
+        """The smallest Ritz value of ``M^-1 L`` in the first panel."""
         lowest = 1.0
-        if not self.coefficients:
-            return lowest
-        alphas, betas = (np.concatenate(c) for c in zip(*self.coefficients, strict=True))
-        for alpha, beta in zip(alphas.T, betas.T, strict=True):
-            steps = int(np.argmin(alpha > 0)) if (alpha <= 0).any() else len(alpha)
-            if steps:
-                a, b = 1 / alpha[:steps], beta[1:steps]
-                diagonal = a + np.concatenate([[0.0], b * a[:-1]])
-                values = eigvalsh_tridiagonal(diagonal, np.sqrt(b) * a[:-1])
-                lowest = min(lowest, max(float(values[0]), 1e-3))
+        for column in range(self.size.shape[1] if self.coefficients else 0):
+            diagonal, beside = self.tridiagonal(column)
+            if len(diagonal):
+                lowest = min(lowest, max(float(eigvalsh_tridiagonal(diagonal, beside[: len(diagonal) - 1])[0]), 1e-3))
         return lowest
+
+
+@runtime_checkable
+class Trial(Protocol):
+    """Another demand beside those that are asked about, and what its steps show."""
+
+    demand: Float[Tensor, "n 1"]
+    goal: float
+    """The squared norm of its residual at which it is solved for."""
+    ended: bool
+    """Whether it has ended the steps."""
+
+    def look(self, state: State, column: int) -> bool:
+        """Look at the steps of this column of the first panel; True if they are to end."""
+        ...
 
 
 def factored(graph: Graph, *, in_c: bool) -> Factored:
@@ -139,7 +159,7 @@ def factored(graph: Graph, *, in_c: bool) -> Factored:
 
     def make() -> Factored:
         factor = eliminate(graph, in_c=in_c)
-        return Factored(factor, _in_c(graph, factor) if in_c else _by_scipy(graph, factor))
+        return Factored(factor, in_order(graph, factor, in_c=in_c))
 
     return recall(graph, ("approximate factor", in_c), make)
 
@@ -154,7 +174,7 @@ def carry_over(before: Graph, after: Graph, pairs: int) -> None:
         found = remembered(before, name := ("approximate factor", in_c))
         if found is None or found.edits + pairs > EDITS or _joins(before, after):
             continue
-        iterate = (_in_c if in_c else _by_scipy)(after, found.factor)
+        iterate = in_order(after, found.factor, in_c=in_c)
         recall(after, name, lambda found=found, iterate=iterate: Factored(found.factor, iterate, found.edits + pairs))
 
 
@@ -164,16 +184,32 @@ def _joins(before: Graph, after: Graph) -> bool:
     return bool((tail != head).any())
 
 
-def _solve(
-    graph: Graph, found: Factored, psi: Float[Tensor, "n k"], phi: Float[Tensor, "n k"], tol: float, watch: Watch
+def in_order(graph: Graph, factor: Factor, *, in_c: bool) -> Callable[[State, int], int]:
+    """Steps on a graph in the order of elimination."""
+    return steps_in_c(Rows.of(graph, place=factor.place), factor) if in_c else _by_scipy(graph, factor)
+
+
+def solve_to(
+    graph: Graph,
+    found: Factored,
+    psi: Float[Tensor, "n k"],
+    phi: Float[Tensor, "n k"],
+    tol: float,
+    watch: Watch,
+    trial: Trial | None = None,
 ) -> tuple[int, float]:
-    """Solve for demands, in place of the zeros of ``phi``, until nothing is gained; returns steps and a Ritz value."""
+    """Solve for demands, in place of the zeros of ``phi``, until nothing is gained; returns steps and a Ritz value.
+
+    A ``trial`` runs beside them at first, and may end them.
+    """
     norms = psi.new_zeros(graph.num_graphs, psi.shape[1]).index_add(0, graph.batch, psi.square())
     smallest = torch.where(norms > 0, norms, torch.inf).amin(0)  # of the graphs of a batch, each has its own tolerance
     goal, left, worst, steps, lowest = smallest * (0.5 * tol) ** 2, psi, 1.0 if psi.any() else 0.0, 0, 1.0
     while worst > tol and not watch.stopped:
-        found_x, done, ritz = _conjugate_gradients(found, left, goal, watch)
+        found_x, done, ritz = _conjugate_gradients(found, left, goal, watch, trial if steps == 0 else None)
         steps, lowest = steps + done, min(lowest, ritz)
+        if trial is not None and trial.ended:
+            break
         after = residual(graph, phi + found_x, psi)
         before, now = worst, relative_residual(graph, phi, psi, after)
         if now < worst:
@@ -185,25 +221,29 @@ def _solve(
 
 
 def _conjugate_gradients(
-    found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"], watch: Watch
+    found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"], watch: Watch, trial: Trial | None
 ) -> tuple[Float[Tensor, "n k"], int, float]:
     """Solutions for columns of demands until the squared norms of their residuals are at most ``goal``."""
+    k, at_once = psi.shape[1], AT_ONCE if trial is None else OFTEN
+    if trial is not None:
+        psi, goal = torch.cat([psi, trial.demand], dim=1), torch.cat([goal, goal.new_tensor([trial.goal])])
     state, place = _start(found, psi, goal), found.factor.place.long()
     done, best, without_gain = 0, torch.inf, 0
     norm = float(state.size.max())
     try:
         while done < STEPS and without_gain < STALLED:
-            steps = found.iterate(state, AT_ONCE)
+            steps = found.iterate(state, at_once)
             done += steps
             size = float(state.size.max())
             watch.layers += steps
             watch.residual = min(watch.residual, (size / norm) ** 0.5) if norm > 0 else 0.0
-            if watch(0) or steps < AT_ONCE or not size < torch.inf:
+            ended = trial is not None and trial.look(state, k)
+            if watch(0) or ended or steps < at_once or not size < torch.inf:
                 break
             best, without_gain = (size, 0) if size < best / 4 else (best, without_gain + 1)
     except (KeyboardInterrupt, native.Stopped):
         watch.stopped = True
-    return torch.cat([panel[place] for panel in state.x], dim=1)[:, : psi.shape[1]], done, state.smallest_ritz_value()
+    return torch.cat([panel[place] for panel in state.x], dim=1)[:, :k], done, state.smallest_ritz_value()
 
 
 def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]) -> State:
@@ -219,10 +259,10 @@ def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]
     return State(demands, goals.view(panels, width))
 
 
-def _in_c(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
-    """Steps by the kernel, with the Laplacian in the order of elimination."""
-    nodes, rows = graph.num_nodes, Rows.of(graph, place=factor.place)
-    matrices = rows.start, rows.column, rows.value, rows.degree, factor.begin, factor.neighbour, factor.share, factor.inverse
+def steps_in_c(rows: Rows, factor: Factor) -> Callable[[State, int], int]:
+    """Steps by the kernel, with the rows of the graph in the order of elimination."""
+    nodes, entries = len(rows.degree), (factor.begin, factor.neighbour, factor.share, factor.inverse)
+    matrices = rows.start, rows.column, rows.value, rows.degree, *entries
 
     def iterate(state: State, steps: int) -> int:
         panels, _, width = state.x.shape

@@ -1,0 +1,110 @@
+"""Engine ``conjugate``: conjugate gradients scaled by degrees, for few demands on graphs that expand.
+
+The steps need no look at the spectrum beforehand. Beside the demands runs a random one, whose steps are those of Lanczos:
+they say how small the eigenvalues of ``N = D^-1/2 L D^-1/2`` are, of which the error is estimated, and whether there will be
+few steps at all; if not, the engine ends soon, and the plan names another one. A demand of its own would not do: it may hide
+a part of the graph that hangs on by little. What is learnt is kept for the next question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ohmformer import native
+from ohmformer.graph import Graph
+from ohmformer.graph.memory import recall
+from ohmformer.solve.answer import Answer
+from ohmformer.solve.certificate import measure, sum_over_graphs
+from ohmformer.solve.engines.base import Part, Problem, Watch
+from ohmformer.solve.engines.chebyshev import energy_of_residual
+from ohmformer.solve.engines.elimination import Factored, State, in_order, solve_to, steps_in_c
+from ohmformer.solve.engines.elimination_factor import Factor
+from ohmformer.solve.rows import rows_of
+from ohmformer.solve.scaled import STEPS, Ends, known_ends
+
+SMALL = 1e-6
+"""The norm of the random demand over that of the smallest other: too small to be seen in what is reported."""
+EXACT = 1e-14
+"""The residual at which it is solved for."""
+
+
+class ConjugateEngine:
+    """Conjugate gradients with the degrees as preconditioner, for any graph whose scaled Laplacian is well conditioned."""
+
+    def supports(self, problem: Problem) -> str | None:
+        """Every graph; the plan says whether the steps are few."""
+        return None
+
+    def run(self, problem: Problem) -> Answer:
+        """Potentials with a measured residual; none if the steps were seen to be many."""
+        graph, psi, part = problem.graph, problem.demands, problem.part
+        on_host = graph.device.type == "cpu" and graph.dtype == torch.float64
+        host = graph if on_host else graph.to("cpu", torch.float64)
+        demands = psi.detach().to("cpu", torch.float64)
+        found, ends = _by_degrees(host, in_c=part.native), known_ends(graph)
+        trial = _Random(host, found.factor, demands, part) if ends is None else None
+        phi, watch, deepest = torch.zeros_like(demands), Watch(problem.progress), 0
+        try:
+            with native.polled(lambda: watch(0)):
+                for first in range(0, demands.shape[1], part.panel):
+                    some = slice(first, first + part.panel)
+                    mine = trial if first == 0 else None
+                    steps = solve_to(host, found, demands[:, some], phi[:, some], problem.tol, watch, mine)[0]
+                    deepest = max(deepest, steps)
+                    if watch.stopped or (trial and trial.ended):
+                        break
+        except (KeyboardInterrupt, native.Stopped):
+            watch.stopped = True
+        if trial and not watch.stopped:
+            ends = recall(graph, "ends", trial.ends.found, fits=lambda _: False)
+            if trial.ended:
+                condition = f"a condition number of more than {ends.spectrum.condition:.1e}"
+                note = f"conjugate gradients were ended after {deepest} steps at {condition}"
+                return Answer(phi.to(psi), "conjugate", deepest, 1.0, None, ends.spectrum, note)
+        phi = graph.center(phi.to(psi))
+        now = measure(host, phi.to(demands), demands)
+        stopped = watch.stopped and now.residual > problem.tol
+        answer = Answer(phi, "conjugate", deepest, now.residual, None, None, "stopped early" if stopped else "", stopped)
+        if ends is None or not ends.separated:
+            return answer
+        norm = sum_over_graphs(host, now.left.square().mul_(found.factor.inverse[:, None])).sqrt()
+        error = now.error(energy_of_residual(norm, now.energy, ends.spectrum))
+        return replace(answer, spectrum=ends.spectrum, error=error, error_kind="estimate")
+
+
+class _Random:
+    """A random demand, whose steps show the ends of the spectrum, and whether another engine is the faster one."""
+
+    def __init__(self, graph: Graph, degrees: Factor, psi: Float[Tensor, "n k"], part: Part) -> None:
+        inverse = degrees.inverse[:, None]
+        draw = torch.randn(inverse.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        random = graph.center(torch.where(inverse > 0, draw / inverse.sqrt(), 0.0))
+        norms = psi.norm(dim=0)
+        size = SMALL * float(norms[norms > 0].min()) if bool((norms > 0).any()) else 1.0
+        self.demand, self.goal = random * (size / random.norm().clamp(min=1e-300)), (EXACT * size) ** 2
+        self.ends, self.part, self.ended = Ends(part.floor), part, False
+
+    def look(self, state: State, column: int) -> bool:
+        """True if the smallest eigenvalue is below the part's floor, or after a while may well be."""
+        if self.ends.separated:
+            return False
+        diagonal, beside = state.tridiagonal(column)
+        known = len(beside) > 0 and self.ends.look(diagonal[: len(beside)], beside)
+        late = self.ends.steps >= self.part.trial and self.ends.low < 4 * self.part.floor  # half of the steps
+        self.ended = self.ends.below or late
+        if known or self.ends.steps >= STEPS:
+            state.goal[0, column] = torch.inf
+        return self.ended
+
+
+def _by_degrees(graph: Graph, *, in_c: bool) -> Factored:
+    """The degrees as a factor without entries, and steps on the graph in its own order."""
+    degree = rows_of(graph).degree if in_c else torch.as_tensor(graph.degrees())
+    node = torch.arange(graph.num_nodes, dtype=torch.int32)
+    begin, none = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
+    factor = Factor(node, node, begin, none.int(), none, torch.where(degree > 0, 1 / degree, 0.0))
+    return Factored(factor, steps_in_c(rows_of(graph), factor) if in_c else in_order(graph, factor, in_c=False))
