@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ohmformer.apps.command_line.main import app
+from ohmformer.apps.explorer.export import standalone
+from ohmformer.apps.explorer.turns import first_state, turn
 from ohmformer.apps.report.depths import ERROR, depth_tables, markdown_table
 from ohmformer.apps.report.gallery import SETUP, Exhibit, exhibits
 
@@ -41,6 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """All generated pages, and the pictures of ``results/``."""
     for name, text in generated_pages():
         files.append(File.generated(config, name, content=text))
+    files.append(File.generated(config, "play.html", content=playing_page()))
     for path in (ROOT / "results").glob("*.svg"):
         files.append(File.generated(config, f"results/{path.name}", content=path.read_bytes()))
     return files
@@ -64,6 +68,12 @@ def generated_pages() -> Iterator[tuple[str, str]]:
     for path in _results():
         yield f"results/{path.name}", path.read_text(encoding="utf-8")
     yield "changelog.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def playing_page() -> str:
+    """The page that plays at the start of the site: Lemma 1 beside Chebyshev's cubing, before their first layer."""
+    state = turn(turn(first_state({}), "beside", "cubing", {}), "layers", 40, {})
+    return standalone(replace(state, layer=0), {}, title="Electric flow on a grid: Lemma 1 beside ours")
 
 
 def gallery_index(shown: Sequence[Exhibit]) -> str:

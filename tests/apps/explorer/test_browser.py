@@ -4,14 +4,17 @@ import json
 import shutil
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ohmformer.apps.explorer.compute import solve
+from ohmformer.apps.explorer.compute import proposed_layers, solve, solve_beside
+from ohmformer.apps.explorer.export import standalone
 from ohmformer.apps.explorer.state import State
+from ohmformer.apps.explorer.turns import first_state, turn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -29,6 +32,7 @@ ARGUMENTS = [
 PATIENCE = 120_000
 """Milliseconds until a test gives up; how fast the page is, ``benchmarks/explorer.py`` measures."""
 PHONE = {"width": 390, "height": 844}
+SIZES = [PHONE, {"width": 768, "height": 1024}, {"width": 1400, "height": 1000}]
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +112,13 @@ def choose(page: "Page", name: str) -> None:
 def readout(page: "Page", row: int) -> float:
     """A number of the answer: 0 now, 1 exact, 2 error, 3 bound."""
     return float(page.locator("#readout dd").nth(row).inner_text().split()[0])
+
+
+def violations(page: "Page") -> list[str]:
+    """What axe-core has against a page: accessibility rules of WCAG and its own best practices."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core found: its rules are skipped")
+    found = axe.Axe().run(page).response["violations"]
+    return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
 
 
 def click_at(page: "Page", x: float, y: float) -> None:
@@ -227,7 +238,7 @@ def test_the_picture_and_the_json_can_be_downloaded(visit, tmp_path):
 
 def test_a_bad_upload_is_a_message_and_a_good_one_a_graph(visit, tmp_path):
     page = visit.page
-    choose(page, "Edge list")
+    choose(page, "Own file")
     chooser = page.locator("#upload input[type=file]")
 
     def give(name: str, text: str) -> None:
@@ -237,10 +248,10 @@ def test_a_bad_upload_is_a_message_and_a_good_one_a_graph(visit, tmp_path):
 
     give("bad.csv", "source,target,resistance\na,b,minus one\n")
     expect(page.locator("#message")).to_have_text(
-        "Expected a number in line 2 of the file, column 'resistance', got 'minus one'."
+        "Expected a number in line 2 of bad.csv, column 'resistance', got 'minus one'."
     )
-    give("large.csv", "a,b\n" * 60_000)
-    expect(page.locator("#message")).to_contain_text("Expected a file of at most 100 kB, got about")
+    give("large.csv", "a,b\n" * 200_000)
+    expect(page.locator("#message")).to_contain_text("Expected a file of at most 500 kB, got about")
     expect(page.locator("[data-node]")).to_have_count(25)
     markup = "<img src=x onerror=a()>"
     give("good.csv", f"source,target,resistance\n{markup},b,2\nb,c,3\n")
@@ -253,6 +264,12 @@ def test_a_bad_upload_is_a_message_and_a_good_one_a_graph(visit, tmp_path):
     give("bad.csv", "a")
     expect(page.locator("#message")).to_contain_text("Expected 2 columns")
     expect(page.locator("[data-node]")).to_have_count(3)
+    give("unusual.csv", "id,left,right,r\n1,a,b,2\n2,b,c,3\n3,c,d,4\n")
+    expect(page.locator("#message")).to_contain_text("expected --source COLUMN and --target COLUMN", ignore_case=True)
+    page.fill("#options", "--source left --target right --resistance r")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-node]")).to_have_count(4)
+    assert readout(page, 1) == pytest.approx(9.0)
 
 
 def test_fifty_nodes_are_answered_for_every_question(visit):
@@ -270,9 +287,14 @@ def test_fifty_nodes_are_answered_for_every_question(visit):
         choose(page, task)
         expect(page.locator("#readout .label")).to_contain_text(label)
         expect(page.locator("#errors svg circle")).to_be_visible()
+    page.fill("#size", "501")
+    page.keyboard.press("Enter")
+    expect(page.locator("#message")).to_have_text("Expected 2 to 500 nodes, got 501.")
+    expect(page.locator("#size")).to_have_value("50")
     page.fill("#size", "500")
     page.keyboard.press("Enter")
-    expect(page.locator("#size")).to_have_value("50")
+    expect(page.locator("[data-node]")).to_have_count(500)
+    expect(page.locator("#message")).to_have_text("")
 
 
 def test_a_molecule_is_drawn_from_its_smiles(visit):
@@ -304,6 +326,174 @@ def test_nodes_answer_to_keys_and_can_be_dragged(visit):
     assert after
     assert abs(after["x"] - before["x"]) > 50
     expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 12")
+
+
+def test_back_undoes_and_forward_does_it_again(visit):
+    page = visit.page
+    expect(page.locator("#undo")).to_be_disabled()
+    choose(page, "Ring")
+    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 13")
+    page.click('[data-node="13"]')
+    expect(page.locator("#message")).to_contain_text("1 A in and 0 A out")
+    page.click('[data-node="3"]')
+    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 3")
+    page.fill("#layer", "5")  # a layer is no step to undo
+    page.go_back()
+    expect(page.locator("#message")).to_contain_text("1 A in and 0 A out")
+    page.click("#undo")
+    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 13")
+    page.keyboard.press("Control+z")
+    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 24")
+    expect(page.locator("#graph label.selected")).to_have_text("Grid")
+    expect(page.locator("#undo")).to_be_disabled()
+    page.click("#redo")
+    expect(page.locator("#graph label.selected")).to_have_text("Ring")
+    page.keyboard.press("Control+Shift+z")
+    page.go_forward()
+    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 3")
+    expect(page.locator("#redo")).to_be_disabled()
+
+
+def test_a_circuit_is_drawn_and_asked_about_with_keys_alone(visit):
+    page = visit.page
+    press = page.keyboard.press
+
+    def tab_to(selector: str, key: str = "Tab") -> None:
+        for _ in range(60):
+            if page.evaluate("s => document.activeElement.matches(s)", selector):
+                return
+            press(key)
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    tab_to("#clear")
+    press("Enter")
+    expect(page.locator("[data-node]")).to_have_count(0)
+    press("Shift+Tab")  # Add node
+    for count in (1, 2, 3):
+        press("Enter")
+        expect(page.locator("[data-node]")).to_have_count(count)
+    tab_to("[data-node]")
+    press("Enter")  # the tool is Draw: from here
+    press("ArrowRight")
+    press("Enter")  # to there
+    expect(page.locator("[data-edge]")).to_have_count(1)
+    press("Enter")
+    press("ArrowRight")
+    press("Enter")
+    expect(page.locator("[data-edge]")).to_have_count(2)
+    press("Shift+ArrowDown")
+    page.wait_for_url(lambda url: State.from_query(url.partition("?")[2]).drawing.places[2] == (200.0, 20.0))
+    tab_to("#tool input", "Shift+Tab")
+    press("ArrowLeft")
+    expect(page.locator("#tool label.selected")).to_have_text("Probe")
+    tab_to("[data-node]")
+    press("Home")
+    press("Enter")
+    expect(page.locator("#message")).to_contain_text("1 A in and 0 A out")
+    press("End")
+    press("Enter")
+    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 2")
+    assert readout(page, 1) == pytest.approx(2.0)
+    press("Shift+Tab")  # edges come before nodes
+    press("End")
+    assert page.evaluate("document.activeElement.dataset.edge") == "1"
+    press("Delete")
+    expect(page.locator("[data-edge]")).to_have_count(1)
+
+
+def test_nothing_is_clipped_and_the_canvas_stays_where_it_is(visit):
+    page = visit.page
+    for graph in ("Path", "Tree", "Barbell"):
+        choose(page, graph)
+        canvas = page.locator("#circuit svg").bounding_box()
+        assert canvas
+        for label in page.locator("#circuit svg > g:last-child text").all():
+            box = label.bounding_box()
+            assert box
+            assert box["x"] >= canvas["x"] - 1
+            assert box["x"] + box["width"] <= canvas["x"] + canvas["width"] + 1
+            assert box["y"] >= canvas["y"] - 1
+            assert box["y"] + box["height"] <= canvas["y"] + canvas["height"] + 1
+    page.locator("#size").fill("2")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-node]")).to_have_count(2)
+    dot = page.locator('[data-node="0"] .dot').bounding_box()
+    assert dot
+    assert dot["width"] < 90
+    before = page.locator("#circuit").bounding_box()
+    choose(page, "Draw")
+    click_at(page, 0.5, 0.2)
+    expect(page.locator("[data-node]")).to_have_count(3)
+    choose(page, "Probe")
+    page.click('[data-node="2"]')
+    expect(page.locator("#message")).to_contain_text("As much current must come out")
+    assert page.locator("#circuit").bounding_box() == before
+
+
+def test_two_constructions_run_side_by_side(visit):
+    page = visit.page
+    page.locator("#beside label", has_text="Chebyshev cubing").click()
+    expect(page.locator("#circuit-beside [data-node]")).to_have_count(25)
+    expect(page.locator("#circuit-beside-name")).to_contain_text("layer 4 of 4")
+    page.fill("#layer", "2")
+    expect(page.locator("#circuit-name")).to_contain_text("layer 2 of 170")
+    expect(page.locator("#circuit-beside-name")).to_contain_text("layer 2 of 4")
+    state = State.from_query(page.url.partition("?")[2])
+    second = solve_beside(state, {})
+    assert second is not None
+    cells = page.locator("#readout tbody tr").nth(2).locator("td")
+    assert float(cells.nth(0).inner_text()) == pytest.approx(solve(state, {}).errors[2], rel=0.1)
+    assert float(cells.nth(1).inner_text()) == pytest.approx(second.errors[2], rel=0.1)
+    expect(page.locator("#weights h3")).to_have_count(2)
+    page.locator("#beside label", has_text="nothing").click()
+    expect(page.locator("#circuit-beside svg")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size["width"])
+def test_an_exported_page_plays_without_server_and_network(browser, tmp_path, size, scheme):
+    state = turn(turn(turn(first_state({}), "graph", "path", {}), "method", "squaring", {}), "beside", "cubing", {})
+    file = tmp_path / "page.html"
+    file.write_text(standalone(state, {}), encoding="utf-8")
+    context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
+    page, complaints, asked = context.new_page(), [], []
+    page.on("console", lambda m: complaints.append(m.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    expect(page.locator("#circuit-beside [data-node]")).to_have_count(25)
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert not violations(page)
+    deepest = max(state.layers, proposed_layers(replace(state, method="cubing", beside="", layer=0), {}))
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#play")).to_have_text("Pause")
+    expect(page.locator("#layer-label")).to_have_text(f"layer {deepest} of {deepest}")
+    expect(page.locator("#play")).to_have_text("Play")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Home")
+    expect(page.locator("#layer-label")).to_have_text(f"layer 0 of {deepest}")
+    assert not complaints
+    assert asked == [file.as_uri()]
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size["width"])
+def test_it_fits_every_screen_and_breaks_no_rule_of_axe(browser, address, size, scheme):
+    visit = Visit(browser.new_context(viewport=size, color_scheme=scheme), address)
+    page = visit.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert not violations(page)
+    choose(page, "Own file")
+    page.locator("#beside label", has_text="Chebyshev cubing").click()
+    expect(page.locator("#circuit-beside [data-node]")).to_have_count(25)
+    page.locator('#circuit [data-node="24"]').press("Enter")
+    expect(page.locator("#message")).to_contain_text("0 A out")
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert not violations(page)
+    visit.close()
+    visit.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

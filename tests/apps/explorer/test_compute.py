@@ -9,13 +9,13 @@ import pytest
 import scipy.linalg
 import torch
 
-from ohmformer.apps.explorer.compute import Solution, solve
+from ohmformer.apps.explorer.compute import Solution, solve, solve_beside
 from ohmformer.apps.explorer.methods import METHODS
 from ohmformer.apps.explorer.presets import drawn, preset
 from ohmformer.apps.explorer.state import State
 from ohmformer.apps.explorer.trained import Trained
 from ohmformer.apps.explorer.turns import first_state, turn, with_graph
-from ohmformer.apps.explorer.view import shown
+from ohmformer.apps.explorer.view import answered, shown
 from ohmformer.apps.explorer.weights import CELLS, drawn_weights
 from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.train import train
@@ -88,6 +88,35 @@ def test_errors_are_what_they_say(task, method):
     order = np.inf if task == "resistance" else 2
     gaps = [np.linalg.norm(v - true, order) / np.linalg.norm(true, order) for v in found.values.numpy()]
     np.testing.assert_allclose(found.errors, gaps, rtol=1e-6, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS["eigenvector"]))
+@pytest.mark.parametrize(("name", "nodes", "which"), [("path", 25, 1), ("ring", 12, 3), ("tree", 14, 2), ("csl", 20, 2)])
+def test_the_sine_is_that_of_the_vector_shown_and_no_eigenvalue_lies_below_the_smallest(name, nodes, which, method):
+    state = turn(with_graph(FIRST, preset(name, nodes), name, {}), "task", "eigenvector", {})
+    state = turn(turn(state, "method", method, {}), "which", which, {})
+    found = solve(state, {})
+    values, vectors = np.linalg.eigh(laplacian(state))
+    value = values[-which if method == "largest" else which]
+    space = vectors[:, np.abs(values - value) < 1e-9]
+    shown = found.values.numpy() / np.linalg.norm(found.values.numpy(), axis=1, keepdims=True)
+    sines = np.linalg.norm(shown - shown @ space @ space.T, axis=1)
+    np.testing.assert_allclose(found.errors, sines, atol=1e-9)
+    assert all(e <= b for e, b in zip(found.errors, found.bounds, strict=True) if b is not None)
+    assert min(found.readout.now) >= values[1] * (1 - 1e-9)
+
+
+def test_two_constructions_side_by_side_each_have_their_own_depth():
+    state = turn(FIRST, "beside", "cubing", {})
+    second = solve_beside(state, {})
+    assert second is not None
+    alone = solve(turn(FIRST, "method", "cubing", {}), {})
+    torch.testing.assert_close(second.values, alone.values)
+    assert len(second.errors) < len(solve(state, {}).errors)
+    fixed = turn(state, "layers", 3, {})
+    both = solve(fixed, {}), solve_beside(fixed, {})
+    assert [len(found.errors) for found in both if found] == [4, 4]
+    assert solve_beside(FIRST, {}) is None
 
 
 def test_repeated_eigenvalues_are_found_as_a_space():
@@ -169,6 +198,11 @@ def test_a_trained_checkpoint_answers_where_it_was_trained(tmp_path):
     found = ask_trained(model, "electric")
     assert found.errors[-1] < 0.1 < found.errors[1]
     assert ask_trained(model, "resistance").errors[-1] < 0.1
+    beside = replace(turn(FIRST, "graph", "csl", {}), beside="trained:" + model.name)
+    answer = answered(beside, {model.name: model})
+    assert answer["method"].startswith("Lemma 1")
+    assert answer["beside"]["method"] == "Trained · " + model.name
+    assert answer["beside"]["layers"] == 3
     assert list(drawn_weights(found.program)["blocks"]) == ["incidence", "demand", "answer"]
 
 

@@ -50,7 +50,7 @@ def test_the_largest_graph_fits_into_a_link():
     edges = [(u, v) for u in range(n) for v in range(u)][:MOST_EDGES]
     drawing = Drawing(
         tuple(f"a rather long name {i:03}" for i in range(n)),
-        tuple((1.1 * i * i, -3.7 * i) for i in range(n)),
+        tuple((0.1 * i * i, -3.7 * i) for i in range(n)),
         tuple(edges),
         tuple(1 + 0.1234567 * j for j in range(len(edges))),
     )
@@ -70,7 +70,7 @@ BAD = {
     "no base64": "v=1&state=%%%",
     "not deflated": "v=1&state=" + base64.urlsafe_b64encode(b"hello there").decode(),
     "cut off": FIRST.query()[:-20],
-    "too long": "v=1&state=" + "A" * 30_000,
+    "too long": "v=1&state=" + "A" * 70_000,
     "a bomb": "v=1&state=" + base64.urlsafe_b64encode(zlib.compress(b"[" * 10_000_000)).decode(),
     "deep nesting": packed(b"[" * 90_000),
     "no JSON": packed(b"{nodes"),
@@ -84,8 +84,8 @@ BAD = {
     "half a node": packed({**GOOD, "edges": [[0, 1.5, 1]]}),
     "a negative resistance": packed({**GOOD, "edges": [[0, 1, -1]]}),
     "a truth for a number": packed({**GOOD, "edges": [[0, 1, True]]}),
-    "too many nodes": packed({**GOOD, "nodes": [[str(i), 0, 0] for i in range(101)]}),
-    "too many edges": packed({**GOOD, "edges": [[0, 1, 1]] * 301}),
+    "too many nodes": packed({**GOOD, "nodes": [[str(i), 0, 0] for i in range(501)]}),
+    "too many edges": packed({**GOOD, "edges": [[0, 1, 1]] * 2001}),
     "an unknown task": packed({**GOOD, "task": "divination"}),
     "another task's construction": packed({**GOOD, "method": "taylor"}),
     "too deep": packed({**GOOD, "layers": 201}),
@@ -156,7 +156,7 @@ WRONG = {
     "edge to itself": ("event", {"kind": "add-edge", "from": 0, "to": 0}),
     "place at infinity": ("event", {"kind": "move", "node": 0, "x": float("inf"), "y": 0}),
     "too much current": ("event", {"kind": "set-current", "node": 0, "ampere": 1e9}),
-    "too many nodes": ("size", 101),
+    "too many nodes": ("size", 501),
     "too few nodes": ("size", 1),
     "half a node": ("size", 2.5),
     "no number": ("size", None),
@@ -164,13 +164,12 @@ WRONG = {
     "no molecule": ("smiles", "this is no molecule"),
     "empty molecule": ("smiles", ""),
     "long molecule": ("smiles", "C" * 301),
-    "large molecule": ("smiles", "C" * 101),
     "unknown task": ("task", "dream"),
     "unknown construction": ("method", "magic"),
     "too deep": ("layers", 1000),
     "no depth": ("layers", 0),
     "negative time": ("time", -1),
-    "no file": ("file", "text"),
+    "no construction beside": ("beside", "magic"),
 }
 
 
@@ -183,19 +182,15 @@ def test_what_cannot_be_done_is_refused_with_one_message(case):
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-@pytest.mark.parametrize("nodes", [5, 12, 50, 80])
+@pytest.mark.parametrize("nodes", [5, 12, 50, 80, 500])
 def test_no_two_nodes_of_a_preset_are_drawn_on_each_other(name, nodes):
-    if name == "erdos-renyi" and nodes == 80:
-        with pytest.raises(ValueError, match="at most 300 edges"):
-            preset(name, nodes)
-        return
-    if name == "barbell" and nodes > 30:
-        with pytest.raises(ValueError, match="at most 300 edges"):
+    if name in ("erdos-renyi", "barbell") and nodes == 500:
+        with pytest.raises(ValueError, match="at most 2000 edges"):
             preset(name, nodes)
         return
     places = preset(name, nodes).places
     nearest = min((a - c) ** 2 + (b - d) ** 2 for i, (a, b) in enumerate(places) for c, d in places[:i])
-    assert nearest**0.5 > 45
+    assert nearest**0.5 > (45 if nodes < 500 else 20)  # nodes of crowded pictures are drawn smaller
 
 
 def test_a_molecule_is_its_heavy_atoms_and_bonds():

@@ -15,15 +15,17 @@ from typing import Any
 import torch
 from dash import ClientsideFunction, Dash, Input, Output, ctx, no_update
 from dash import State as Held
+from flask import Response, request
 
-from ohmformer.apps.explorer.compute import solve
-from ohmformer.apps.explorer.methods import METHODS, TASKS, TRAINED
+from ohmformer.apps.explorer.export import standalone
+from ohmformer.apps.explorer.methods import METHODS, TASKS, TRAINED, explained
 from ohmformer.apps.explorer.page import page
 from ohmformer.apps.explorer.presets import FAMILIES
 from ohmformer.apps.explorer.state import State, integer
 from ohmformer.apps.explorer.trained import Trained
-from ohmformer.apps.explorer.turns import first_state, turn
-from ohmformer.apps.explorer.view import shown
+from ohmformer.apps.explorer.turns import first_state, turn, with_graph
+from ohmformer.apps.explorer.uploads import read_upload
+from ohmformer.apps.explorer.view import answered
 
 MOST_REQUEST = 1_000_000
 """Bytes of a request; a file of the largest size in base64, and a state, are less."""
@@ -31,11 +33,11 @@ SORRY = "Something went wrong on this page's side, and nothing was changed. The 
 INDEX = """<!DOCTYPE html>
 <html lang="en">
   <head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
-  <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
+  <body>{%app_entry%}<div>{%config%}{%scripts%}{%renderer%}</div></body>
 </html>"""
 log = logging.getLogger(__name__)
 
-CONTROLS = ("graph", "size", "smiles", "task", "time", "which", "method", "layers")
+CONTROLS = ("graph", "size", "smiles", "task", "time", "which", "method", "beside", "layers")
 """Controls by the name of what they set, in the order in which they are applied."""
 ROWS = ("size", "smiles", "upload", "time", "which")
 """Rows that are there only when they mean something."""
@@ -65,6 +67,7 @@ def make_app(trained: Mapping[str, Trained] | None = None) -> Dash:
             "values": {name: Output(name, "value") for name in CONTROLS},
             "rows": {name: Output(f"{name}-row", "hidden") for name in ROWS},
             "methods": Output("method", "options"),
+            "besides": Output("beside", "options"),
             "fixed": Output("layers", "disabled"),
             "texts": {name: Output(name, "children") for name in ("asks", "update", "says")},
         },
@@ -80,6 +83,14 @@ def make_app(trained: Mapping[str, Trained] | None = None) -> Dash:
     def change(values: dict[str, Any], event: Any, file: Any, query: Any, held: Any, layer: Any) -> dict[str, Any]:
         done = {"event": event, "file": file}.get(str(ctx.triggered_id))
         return respond(Request(values, str(ctx.triggered_id), done, query, held, layer), known)
+
+    @app.server.get("/export.html")
+    def export() -> Response:
+        try:
+            with torch.inference_mode():
+                return Response(standalone(State.from_query(request.query_string.decode()), known), mimetype="text/html")
+        except ValueError as error:
+            return Response(sentence(error), 400, mimetype="text/plain")
 
     _connect_browser(app)
     _forbid_elsewhere(app)
@@ -109,12 +120,17 @@ def respond(request: Request, trained: Mapping[str, Trained]) -> dict[str, Any]:
         with torch.inference_mode():
             try:
                 state = _held(request)
-                state = _opened(request.query, trained) if state is None else _turned(state, request, trained)
+                if state is None or request.trigger == "url":  # opened, or the browser went back or forward
+                    state = _opened(request.query, trained)
+                elif request.trigger == "file":
+                    state, message = _read(state, request.done, trained)
+                else:
+                    state = _turned(state, request, trained)
             except ValueError as error:
                 message = sentence(error)
             state = state or first_state(trained)
             try:
-                answer = shown(state, solve(state, trained), method=_label(state))
+                answer = answered(state, trained)
             except ValueError as error:
                 message = message or sentence(error)
     except Exception:
@@ -133,11 +149,19 @@ def _turned(state: State, request: Request, trained: Mapping[str, Trained]) -> S
     changed = [name for name in CONTROLS if request.values.get(name) != before[name]]
     for name in changed:
         state = turn(state, name, request.values.get(name), trained)
-    return turn(state, request.trigger, request.done, trained) if request.trigger in ("event", "file") else state
+    return turn(state, request.trigger, request.done, trained) if request.trigger == "event" else state
 
 
-def sentence(error: ValueError) -> str:
-    """Format an error's message as a sentence."""
+def _read(state: State, file: Any, trained: Mapping[str, Trained]) -> tuple[State, str]:
+    """Show the graph of a file; a remark on how it was read comes with it."""
+    if not isinstance(file, dict):
+        raise ValueError("expected a file, got something else")
+    drawing, remark = read_upload(*(str(file.get(name) or "") for name in ("filename", "contents", "options")))
+    return with_graph(state, drawing, "upload", trained), sentence(remark) if remark else ""
+
+
+def sentence(error: ValueError | str) -> str:
+    """Format a message as a sentence."""
     text = str(error).splitlines()[0][:300] if str(error) else "That did not work."
     return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
 
@@ -148,19 +172,13 @@ def _held(request: Request) -> State | None:
         return None
     state = State.from_json(request.held)
     try:
-        return replace(state, layer=min(max(integer(float(request.layer)), 0), state.layers))
+        return replace(state, layer=min(max(integer(float(request.layer)), 0), state.last))
     except (TypeError, ValueError, OverflowError):
         return state
 
 
 def _opened(query: Any, trained: Mapping[str, Trained]) -> State:
     return State.from_query(query) if isinstance(query, str) and query.strip("?") else first_state(trained)
-
-
-def _label(state: State) -> str:
-    if state.method.startswith(TRAINED):
-        return f"Trained · {state.method.removeprefix(TRAINED)}"
-    return METHODS[state.task][state.method].label
 
 
 def _values(state: State) -> dict[str, Any]:
@@ -180,19 +198,15 @@ def _controls(state: State, values: Mapping[str, Any], trained: Mapping[str, Tra
         "time": state.task == "heat",
         "which": state.task == "eigenvector",
     }
-    if state.method.startswith(TRAINED):
-        update, says = (
-            "",
-            "Weights that were trained, not built: there is no bound. "
-            "An answer counts up to scale, so the nearest multiple is shown.",
-        )
-    else:
-        method = METHODS[state.task][state.method]
-        update, says = method.update, method.says
+    _, update, says = explained(state.task, state.method)
     return {
         "values": {n: no_update if n in values and values[n] == v else v for n, v in _values(state).items()},
         "rows": {name: not here[name] for name in ROWS},
-        "methods": [{"label": _label(replace(state, method=m)), "value": m} for m in options],
+        "methods": [{"label": explained(state.task, m)[0], "value": m} for m in options],
+        "besides": [
+            {"label": "nothing", "value": ""},
+            *({"label": explained(state.task, m)[0], "value": m} for m in options if m != state.method),
+        ],
         "fixed": state.method.startswith(TRAINED),
         "texts": {"asks": TASKS[state.task].says, "update": update, "says": says},
     }
@@ -207,9 +221,11 @@ def _connect_browser(app: Dash) -> None:
     browser("receive", Output("layer", "max"), Output("layer", "value"), Input("answer", "data"), Held("state", "data"))
     browser("draw", Input("state", "data"), Input("answer", "data"), Input("layer", "value"), Input("truth", "value"),
             Input("tool", "value"), Input("theme", "data"), Held("link", "data"))  # fmt: skip
-    browser("file", Output("file", "data"), Input("upload", "contents"), Held("upload", "filename"))
+    browser(
+        "file", Output("file", "data"), Input("upload", "contents"), Input("options", "value"), Held("upload", "filename")
+    )
     browser("answered", Input("state", "data"))
-    for button in ("play", "copy", "picture", "json", "clear"):
+    for button in ("play", "copy", "picture", "json", "clear", "undo", "redo", "add", "export"):
         browser(button, Input(button, "n_clicks"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from ohmformer.apps.explorer.state import MOST_LAYERS, State
 from ohmformer.apps.explorer.trained import Trained
 from ohmformer.constructions import GramSchmidt, Laplacian, Shifted, SubspaceIteration
 from ohmformer.constructions.base import Construction
-from ohmformer.constructions.eigenvectors import sine
+from ohmformer.constructions.eigenvectors import Gap
 from ohmformer.graph import Graph
 from ohmformer.transformer.blocks import Program
 
@@ -42,7 +42,7 @@ class Solution:
     """Values on nodes after each layer; infinite where a resistance is."""
     exact: Float[Tensor, " nodes"]
     errors: list[float]
-    """Relative to the exact answer; for eigenvectors the sine of the angle to the eigenspace."""
+    """Relative to the exact answer; for eigenvectors the sine of the angle between the values and the eigenspace."""
     bounds: list[float | None]
     """Proved bounds on the errors, including rounding; None where there is none."""
     error_label: str
@@ -62,6 +62,16 @@ def solve(state: State, trained: Mapping[str, Trained]) -> Solution:
     return _function(state, graph)
 
 
+def solve_beside(state: State, trained: Mapping[str, Trained]) -> Solution | None:
+    """Solve the same question by the second construction, at its own proposed depth unless the user has set one."""
+    if not state.beside:
+        return None
+    other = replace(state, method=state.beside, beside="", layer=0)
+    if state.proposed or other.method.startswith(TRAINED):
+        other = replace(other, layers=proposed_layers(other, trained))
+    return solve(other, trained)
+
+
 def proposed_layers(state: State, trained: Mapping[str, Trained]) -> int:
     """Propose a depth: the one whose proved bound is ``GOAL``, or the largest the page offers, in whole steps."""
     if state.method.startswith(TRAINED):
@@ -71,9 +81,10 @@ def proposed_layers(state: State, trained: Mapping[str, Trained]) -> int:
         return 1
     try:
         if state.task == "eigenvector":
-            iteration, start = _iteration(state, graph)
+            column = _column(state, graph)
+            iteration = column.iteration
             whole = iteration.layers((MOST_LAYERS - iteration.preparation) // iteration.period)
-            layers = min(iteration.layers_for(GOAL, iteration.gap(graph, start)), whole)
+            layers = min(max(iteration.layers_for(GOAL / math.sqrt(2), gap) for gap in column.gaps(graph)), whole)
         else:
             built = _construction(state, graph)
             layers = built.layers_for(GOAL * built.size)
@@ -105,11 +116,10 @@ def _function(state: State, graph: Graph) -> Solution:
     question = question_of(state, graph)
     signals = None if state.task == "resistance" else question.signal
     trace = built.run(graph, signals, layers=state.layers, trace=True)
-    answers = trace[built.answer]
-    if signals is not None and not built.takes_signals:
-        answers = answers @ signals
+    applied = signals is None or built.takes_signals
     rooted = built.answer == "root"
-    values = question.read(answers, rooted)
+    blocks = (state[built.answer] if applied else state[built.answer] @ signals for state in trace.states)
+    values = torch.cat([question.read(block[None], rooted) for block in blocks])
     scale = question.scale
 
     def bound(layers: int) -> float | None:
@@ -229,8 +239,31 @@ def _check_balance(graph: Graph, currents: Float[Tensor, "nodes 1"]) -> None:
 # ---------------------------------------------------------------------------------------------------- eigenvectors
 
 
-def _iteration(state: State, graph: Graph) -> tuple[SubspaceIteration, Float[Tensor, "nodes k"]]:
-    """Build the iteration, with columns up to the wanted eigenvalue and all equal ones, and its start."""
+@dataclass(frozen=True)
+class Column:
+    """The wanted column of a subspace iteration: columns up to it and to all with its eigenvalue, the leading one first."""
+
+    iteration: SubspaceIteration
+    start: Float[Tensor, "nodes k"]
+    before: int
+    """How many columns belong to eigenvalues that come before."""
+    at: int
+
+    def gaps(self, graph: Graph) -> list[Gap]:
+        """The gaps behind all columns and, if there are any, behind those before.
+
+        The column q lies in the span of all of them and is orthogonal to those before. So its sine to its own eigenspace
+        is at most ``sqrt(a^2 + b^2)``, with the sines a and b of these two spans to the eigenspaces they approach:
+        ``(I - P) q`` is at most a, and what the eigenvectors before have in common with q at most b.
+        """
+        gaps = [self.iteration.gap(graph, self.start)]
+        if self.before:
+            fewer = SubspaceIteration(self.iteration.multiply, GramSchmidt(self.before))
+            gaps.append(fewer.gap(graph, self.start[:, -self.before :]))
+        return gaps
+
+
+def _column(state: State, graph: Graph) -> Column:
     method = METHODS[state.task][state.method]
     assert isinstance(method, Iteration)
     spectrum = exact.spectrum(graph)
@@ -238,11 +271,10 @@ def _iteration(state: State, graph: Graph) -> tuple[SubspaceIteration, Float[Ten
     values = _wanted_order(graph, state.method)
     if state.which > len(values):
         raise ValueError(f"expected one of the {len(values)} eigenvectors with an eigenvalue above zero, got {state.which}")
-    k = state.which
-    while k < len(values) and abs(float(values[k] - values[k - 1])) <= 1e-9 * spectrum.lmax:
-        k += 1
-    iteration = SubspaceIteration(multiply, GramSchmidt(_null_columns(multiply, graph) + k))
-    return iteration, iteration.start(graph, seed=0)
+    same = ((values - values[state.which - 1]).abs() <= 1e-9 * spectrum.lmax).nonzero()[:, 0]
+    null = _null_columns(multiply, graph)
+    iteration = SubspaceIteration(multiply, GramSchmidt(null + int(same[-1]) + 1))
+    return Column(iteration, iteration.start(graph, seed=0), null + int(same[0]), null + state.which - 1)
 
 
 def _wanted_order(graph: Graph, method: str) -> Float[Tensor, " rank"]:
@@ -252,31 +284,24 @@ def _wanted_order(graph: Graph, method: str) -> Float[Tensor, " rank"]:
 
 
 def _eigenvector(state: State, graph: Graph) -> Solution:
-    iteration, start = _iteration(state, graph)
-    trace = iteration.run_blocks(graph, iteration.inputs(graph, start), state.layers)
-    columns = trace[iteration.answer].flip(-1)  # the leading eigenvector first
-    null = _null_columns(iteration.multiply, graph)
-    gap, wanted = iteration.gap(graph, start), iteration.eigenspace(graph).basis
-    rounding = iteration.rounding(gap, graph.num_nodes) if gap.ratio < 1 else math.inf
+    wanted = _column(state, graph)
+    iteration, gaps = wanted.iteration, wanted.gaps(graph)
+    trace = iteration.run_blocks(graph, iteration.inputs(graph, wanted.start), state.layers)
+    column = trace[iteration.answer].flip(-1)[..., wanted.at]  # the leading eigenvector first
 
     def bound(layers: int) -> float | None:
+        if (layers - iteration.preparation) % iteration.period and layers > iteration.preparation:
+            return None  # in the middle of a step, before columns are orthogonal again
         try:
-            return min(1.0, iteration.error_bound(layers, gap) + rounding)
+            return min(
+                1.0, math.hypot(*(iteration.error_bound(layers, g) + iteration.rounding(g, graph.num_nodes) for g in gaps))
+            )
         except ValueError:
             return None
 
     which = "largest" if state.method == "largest" else "smallest"
-    column = columns[..., null + state.which - 1]
-    return _eigen_solution(
-        state,
-        graph,
-        column,
-        which,
-        errors=[sine(wanted, c) for c in columns],
-        bounds=[bound(layers) for layers in range(state.layers + 1)],
-        label="sine of the angle",
-        program=iteration.program(state.layers),
-    )
+    bounds = [bound(layers) for layers in range(state.layers + 1)]
+    return _eigen_solution(state, graph, column, which, bounds, iteration.program(state.layers))
 
 
 def _null_columns(multiply: Laplacian, graph: Graph) -> int:
@@ -289,15 +314,13 @@ def _eigen_solution(
     graph: Graph,
     column: Float[Tensor, "states nodes"],
     which: str,
-    *,
-    errors: list[float] | None,
     bounds: list[float | None],
-    label: str,
     program: Program,
 ) -> Solution:
     """Pair the column with the eigenvector nearest to its last value, signs matched.
 
-    Where an eigenvalue is repeated its eigenvectors are not unique; the nearest one is the projection onto all of them.
+    Where an eigenvalue is repeated its eigenvectors are not unique; the nearest one is the projection onto all of them. The
+    null space, which is known, is taken off before an eigenvalue is estimated, so that no estimate lies below the smallest.
     """
     found = exact.eigenvectors(graph, graph.num_nodes, which)
     values, vectors = found.values[found.mask], found.vectors[:, found.mask]
@@ -305,15 +328,18 @@ def _eigen_solution(
     basis = vectors[:, (values - value).abs() <= 1e-9 * values.max()]
     near = basis @ (basis.mT @ column[-1])
     true = near / near.norm() if near.norm() > 1e-6 else vectors[:, state.which - 1]
-    signs = torch.where((column @ true) < 0, -1.0, 1.0)
-    shown = column * signs[:, None]
-    unit = shown / shown.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-    laplacian = graph.laplacian()
-    rayleigh = torch.einsum("si,ij,sj->s", unit, laplacian, unit).tolist()
-    if errors is None:
-        errors = (unit - true).norm(dim=-1).tolist()
-    name = f"Eigenvalue, {which} but {state.which - 1}" if state.which > 1 else f"{which.capitalize()} eigenvalue"
-    return Solution(shown, true, errors, bounds, label, program, Readout(name, "", rayleigh, float(value)))
+    shown = column * torch.where((column @ true) < 0, -1.0, 1.0)[:, None]
+    unit = _unit(shown)
+    errors = (unit - unit @ basis @ basis.mT).norm(dim=-1).tolist()
+    varying = _unit(graph.center(shown.mT).mT)
+    rayleigh = torch.einsum("si,ij,sj->s", varying, graph.laplacian(), varying).tolist()
+    number = f" number {state.which}" if state.which > 1 else ""
+    name = f"{which.capitalize()} eigenvalue{number}, by the Rayleigh quotient"
+    return Solution(shown, true, errors, bounds, "sine of the angle", program, Readout(name, "", rayleigh, float(value)))
+
+
+def _unit(rows: Float[Tensor, "states nodes"]) -> Float[Tensor, "states nodes"]:
+    return rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-300)
 
 
 # ---------------------------------------------------------------------------------------------------- trained models
@@ -327,16 +353,7 @@ def _trained(state: State, graph: Graph, model: Trained) -> Solution:
         if state.which > rank:
             raise ValueError(f"expected one of the {rank} eigenvectors with an eigenvalue above zero, got {state.which}")
         column = model.eigenvectors(graph)[..., graph.num_components + state.which - 1]
-        return _eigen_solution(
-            state,
-            graph,
-            column,
-            "smallest",
-            errors=None,
-            bounds=nothing,
-            label="distance, up to sign",
-            program=model.program,
-        )
+        return _eigen_solution(state, graph, column, "smallest", nothing, model.program)
     question = question_of(state, graph)
     mean = 0.0
     if state.task == "resistance":

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from ohmformer.graph import Graph
-from ohmformer.graph.places import Place
+from ohmformer.graph.places import UNIT, Place
 
-MOST_NODES = 100
-MOST_EDGES = 300
-LONGEST_NAME = 24
+MOST_NODES = 500
+MOST_EDGES = 2000
+LONGEST_NAME = 60
 OHMS = (1e-3, 1e3)
 """The least and the largest resistance; beyond a ratio of a million a picture of layers says little."""
 FARTHEST = 1e5
@@ -59,8 +59,11 @@ class Drawing:
 
     # ------------------------------------------------------------------------------------------------ changes
 
-    def add_node(self, place: Place) -> Drawing:
-        """Add a node, named by the least free number."""
+    def add_node(self, place: Place | None) -> Drawing:
+        """Add a node, named by the least free number; beside the rightmost one unless a place is given."""
+        if place is None:
+            right, y = max(self.places, default=(-UNIT, 0.0))
+            place = (right + UNIT, y)
         taken = set(self.names)
         name = next(str(i) for i in range(len(taken) + 1) if str(i) not in taken)
         return replace(self, names=(*self.names, name), places=(*self.places, place))

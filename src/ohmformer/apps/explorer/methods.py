@@ -177,3 +177,15 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
     },
 }
 """By task and name; the first of each is what the page starts with."""
+
+
+def explained(task: str, method: str) -> tuple[str, str, str]:
+    """Name a construction or a trained checkpoint as the page does, with its layer in one line and what is to be said."""
+    if method.startswith(TRAINED):
+        says = (
+            "Weights that were trained, not built: there is no bound. An answer counts up to scale, so the nearest multiple "
+            "is shown."
+        )
+        return f"Trained · {method.removeprefix(TRAINED)}", "", says
+    found = METHODS[task][method]
+    return found.label, found.update, found.says

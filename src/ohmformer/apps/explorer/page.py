@@ -10,9 +10,10 @@ from dash import dcc, html
 from ohmformer.apps.explorer.drawing import LONGEST_NAME, MOST_EDGES, MOST_NODES, OHMS
 from ohmformer.apps.explorer.methods import TASKS
 from ohmformer.apps.explorer.presets import FAMILIES, LONGEST_SMILES, OTHERS
-from ohmformer.apps.explorer.state import LONGEST_TIME, MOST_LAYERS
-from ohmformer.apps.explorer.uploads import MOST_BYTES
+from ohmformer.apps.explorer.state import MOST_LAYERS
+from ohmformer.apps.explorer.uploads import LONGEST_OPTIONS, MOST_BYTES
 
+CIRCUITS = ("circuit", "circuit-beside")
 TOOLS = {"probe": "Probe", "draw": "Draw", "erase": "Erase"}
 LIMITS = (
     f"Limits: {MOST_NODES} nodes, {MOST_EDGES} edges, {MOST_LAYERS} layers, {OHMS[0]:g} to {OHMS[1]:g} Ω, names of "
@@ -37,7 +38,10 @@ def page() -> html.Div:
 def _header() -> html.Header:
     links = html.Div(
         [
+            html.Button("Undo", id="undo", title="Ctrl-Z, or the browser's Back", disabled=True),
+            html.Button("Redo", id="redo", title="Ctrl-Shift-Z, or the browser's Forward", disabled=True),
             html.Button("Copy link", id="copy", title="A link that restores this page"),
+            html.Button("Page", id="export", title="Download one HTML file that plays all layers, without a server"),
             html.Button("Picture", id="picture", title="Download the circuit as PNG"),
             html.Button("JSON", id="json", title="Download graph, question and every layer's answer as JSON"),
         ],
@@ -52,15 +56,20 @@ def _stage() -> html.Section:
     tools = html.Div(
         [
             _pills("tool", TOOLS, "probe", "Tool"),
+            html.Button("Add node", id="add", title="Add a node to the right of the others; in Draw, a click places one"),
             html.Button("Clear", id="clear", title="Remove every node"),
             html.Span(id="hint", className="hint"),
         ],
         className="tools",
     )
+    hosts = [
+        html.Figure([html.Figcaption(id=f"{name}-name"), html.Div(id=name)], hidden=i > 0) for i, name in enumerate(CIRCUITS)
+    ]
+    layer = dcc.Input(id="layer", type="range", min=0, max=1, step=1, value=0, className="slider")
     player = html.Div(
         [
             html.Button("Play", id="play", **_named("Play the layers")),
-            dcc.Input(id="layer", type="range", min=0, max=1, step=1, value=0, className="slider"),
+            html.Label([html.Span("Layer", className="unseen"), layer], className="slide"),
             html.Output(id="layer-label", className="layer-label"),
             dcc.Checklist(id="truth", options=[{"label": "exact answer", "value": "exact"}], value=[], className="toggle"),
         ],
@@ -68,9 +77,9 @@ def _stage() -> html.Section:
     )
     return html.Section(
         [
-            html.Div(id="message", role="status"),
             tools,
-            html.Div(id="circuit"),
+            html.Div(hosts, id="circuits"),
+            html.Div(id="message", role="status"),
             html.Div(id="editor"),
             html.Div(id="legend"),
             player,
@@ -83,17 +92,23 @@ def _stage() -> html.Section:
 
 def _controls() -> html.Section:
     graphs = _pills("graph", {**FAMILIES, **OTHERS}, "grid", "Graph")
-    size = _number("size", "Nodes", 2, MOST_NODES, 1)
+    size = _number("size", "Nodes")
     smiles = html.Label(
         ["SMILES", dcc.Input(id="smiles", type="text", debounce=True, maxLength=LONGEST_SMILES, spellCheck=False)],
         id="smiles-row",
     )
     upload = html.Div(
         [
-            dcc.Upload("Choose or drop an edge list", id="upload", className="upload"),
+            dcc.Upload("Choose or drop a file", id="upload", className="upload"),
+            html.Label(
+                [
+                    "Options, as of ohmformer solve",
+                    dcc.Input(id="options", type="text", debounce=True, maxLength=LONGEST_OPTIONS, spellCheck=False),
+                ]
+            ),
             html.P(
-                "Lines such as a,b in .csv, .tsv or .txt; resistances in a third column if the first line reads "
-                "source,target,resistance (or conductance).",
+                "Edge lists, GraphML, Matrix Market, SciPy, MATPOWER. A column called resistance, ohm, conductance or "
+                "siemens is read; others with an option such as --resistance COLUMN.",
                 className="hint",
             ),
         ],
@@ -105,11 +120,12 @@ def _controls() -> html.Section:
             html.H2("Question"), _pills("task", {name: task.label for name, task in TASKS.items()}, "electric", "Question"),
             html.P(id="asks", className="hint"),
             html.Div(
-                [_number("time", "Time s", 0.001, LONGEST_TIME, "any"), _number("which", "Number", 1, MOST_NODES, 1)],
+                [_number("time", "Time s"), _number("which", "Number")],
                 className="row",
             ),
             html.H2("Construction"), _pills("method", {}, None, "Construction", column=True),
-            html.Div(_number("layers", "Depth", 1, MOST_LAYERS, 1), className="row"),
+            html.Div(_number("layers", "Depth"), className="row"),
+            html.H2("Beside it"), _pills("beside", {}, "", "Beside it", column=True),
         ],
         className="controls card",
         **_named("Settings"),
@@ -117,11 +133,14 @@ def _controls() -> html.Section:
 
 
 def _charts() -> html.Section:
+    every = html.Div(
+        id="values", tabIndex="0", role="region", **_named("Values of every node")
+    )  # it scrolls, so keys must reach it
     return html.Section(
         [
             html.Div([html.H2("Answer"), html.Div(id="readout")], className="card"),
             html.Div([html.H2("Error against layer"), html.Div(id="errors")], className="card"),
-            html.Details([html.Summary("Every node"), html.Div(id="values")], className="card", open=True),
+            html.Details([html.Summary("Every node"), every], className="card", open=True),
         ],
         className="charts",
         **_named("Answer, error and values"),
@@ -142,9 +161,9 @@ def _pills(name: str, options: Mapping[str, Any], value: str | None, label: str,
     return html.Div(radio, role="group", **_named(label))
 
 
-def _number(name: str, label: str, low: int | float, high: int | float, step: int | float | str) -> html.Label:
-    field = dcc.Input(id=name, type="number", min=low, max=high, step=step, debounce=True)
-    return html.Label([label, field], id=f"{name}-row")
+def _number(name: str, label: str) -> html.Label:
+    """A field for a number. The server says what is out of range: a browser that knew the range would send nothing."""
+    return html.Label([label, dcc.Input(id=name, type="number", step="any", debounce=True)], id=f"{name}-row")
 
 
 def _named(label: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ FAMILIES = {
     "erdos-renyi": "Random",
 }
 """Families of :mod:`ohmformer.graph.families` that the page offers, and what it calls them."""
-OTHERS = {"molecule": "Molecule", "upload": "Edge list", "drawn": "Drawing"}
+OTHERS = {"molecule": "Molecule", "upload": "Own file", "drawn": "Drawing"}
 CAFFEINE = "CN1C=NC2=C1C(=O)N(C)C(=O)N2C"
 LONGEST_SMILES = 300
 
@@ -38,7 +38,7 @@ def preset(name: str, nodes: int) -> Drawing:
     if name in ("ring", "csl"):
         places = circle(nodes)
     elif name == "path":
-        places = rows(nodes, min(nodes, 10), turning=True)
+        places = rows(nodes, min(nodes, max(10, round((1.6 * nodes) ** 0.5))), turning=True)
     elif name == "grid":
         places = rows(nodes, max(d for d in range(1, int(nodes**0.5) + 1) if nodes % d == 0))
         places = [(y, x) for x, y in places]  # wide rather than tall

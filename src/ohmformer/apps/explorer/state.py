@@ -22,8 +22,9 @@ VERSION = 1
 MOST_LAYERS = 200
 MOST_AMPERES = 100.0
 LONGEST_TIME = 100.0
-LONGEST_QUERY = 20_000
-LONGEST_JSON = 100_000
+LONGEST_QUERY = 60_000
+"""Less than the 65,536 bytes that Python's server takes in a line."""
+LONGEST_JSON = 400_000
 LARGEST = 1e12
 
 
@@ -51,15 +52,18 @@ class State:
     """The time s in exp(-sL)."""
     which: int = 1
     """Which eigenvector, counted from 1."""
+    beside: str = ""
+    """A second construction, shown beside the first; empty for none."""
 
     def __post_init__(self) -> None:
         nodes = len(self.drawing.names)
         _among("graph", self.origin, [*FAMILIES, *OTHERS])
         _among("task", self.task, list(METHODS))
-        if not self.method.startswith(TRAINED):
-            _among("construction", self.method, list(METHODS[self.task]))
+        for method in (self.method, self.beside):
+            if method and not method.startswith(TRAINED):
+                _among("construction", method, list(METHODS[self.task]))
         within("the number of layers", self.layers, 1, MOST_LAYERS)
-        within("a layer", self.layer, 0, self.layers)
+        within("a layer", self.layer, 0, self.last)
         within("a time", self.time, 1e-3, LONGEST_TIME)
         within("the number of an eigenvector", self.which, 1, MOST_NODES)
         within("the length of the SMILES", len(self.smiles), 0, LONGEST_SMILES)
@@ -69,6 +73,11 @@ class State:
             within("a current", ampere, -MOST_AMPERES, MOST_AMPERES)
         if len({node for node, _ in self.currents}) != len(self.currents):
             raise ValueError("expected one current per node, got two for one")
+
+    @property
+    def last(self) -> int:
+        """The last layer that can be shown; a construction beside this one may be deeper."""
+        return MOST_LAYERS if self.beside else self.layers
 
     def as_json(self) -> dict[str, Any]:
         """Convert to plain types for the browser."""
@@ -96,7 +105,7 @@ class State:
 
     def query(self) -> str:
         """Write the permalink's query, without the question mark; the layer is written in plain."""
-        text = json.dumps({**self.as_json(), "layer": self.layers}, separators=(",", ":")).encode()
+        text = json.dumps({**self.as_json(), "layer": self.last}, separators=(",", ":")).encode()
         packed = base64.urlsafe_b64encode(zlib.compress(text, 9)).rstrip(b"=").decode()
         return urlencode({"v": VERSION, "layer": self.layer, "state": packed})
 
@@ -118,11 +127,13 @@ class State:
         except (binascii.Error, zlib.error, UnicodeError, json.JSONDecodeError, RecursionError):
             raise ValueError("expected a whole link, this one is damaged") from None
         layer = fields.get("layer", [""])[0]
-        return replace(state, layer=min(int(layer), state.layers)) if layer.isdecimal() and len(layer) < 6 else state
+        return replace(state, layer=min(int(layer), state.last)) if layer.isdecimal() and len(layer) < 6 else state
 
 
 def number(value: Any) -> float:
     """Read a number of reasonable size; a ValueError if it is anything else."""
+    if value is None:
+        raise ValueError("expected a number, got nothing")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number, got {str(value)[:40]!r}")
     if not abs(value) <= LARGEST:
@@ -158,6 +169,7 @@ def _text(value: Any) -> str:
 QUESTION = {
     "origin": _text, "smiles": _text, "task": _text, "method": _text, "layers": integer, "layer": integer,
     "proposed": _truth, "source": integer, "time": number, "which": integer,
+    "beside": lambda value: "" if value is None else _text(value),  # links of earlier versions have none
 }  # fmt: skip
 """What a state holds beside the drawing and the currents, and how each is read."""
 

@@ -12,7 +12,6 @@ from ohmformer.apps.explorer.methods import METHODS
 from ohmformer.apps.explorer.presets import FAMILIES, molecule, preset
 from ohmformer.apps.explorer.state import State, integer, number
 from ohmformer.apps.explorer.trained import Trained
-from ohmformer.apps.explorer.uploads import read_upload
 from ohmformer.graph.places import Place
 
 AMPERE = 1.0
@@ -44,21 +43,20 @@ def turn(state: State, what: str, value: Any, trained: Mapping[str, Trained]) ->
     if what == "smiles":
         text = str(value or "").strip()
         return with_graph(replace(state, smiles=text), molecule(text), "molecule", trained)
-    if what == "file":
-        if not isinstance(value, dict):
-            raise ValueError("expected a file, got something else")
-        drawing = read_upload(str(value.get("filename")), str(value.get("contents")))
-        return with_graph(state, drawing, "upload", trained)
     if what == "task":
         methods = METHODS.get(str(value), {})
-        chosen = replace(state, task=str(value), method=state.method if state.method in methods else next(iter(methods), ""))
-        return with_depth(chosen, trained)
+        method = state.method if state.method in methods else next(iter(methods), "")
+        beside = state.beside if state.beside in methods and state.beside != method else ""
+        return with_depth(replace(state, task=str(value), method=method, beside=beside), trained)
     if what == "method":
-        return with_depth(replace(state, method=str(value)), trained)
+        return with_depth(replace(state, method=str(value), beside=state.beside if state.beside != value else ""), trained)
+    if what == "beside":
+        after = replace(state, beside=str(value or ""))
+        return replace(after, layer=after.last)
     if what == "layers":
         layers = integer(value)
-        layer = layers if state.layer == state.layers else min(state.layer, layers)
-        return replace(state, layers=layers, layer=layer, proposed=False)
+        after = replace(state, layers=layers, layer=0, proposed=False)
+        return replace(after, layer=after.last if state.layer >= state.layers else min(state.layer, after.last))
     if what == "time":
         return with_depth(replace(state, time=number(value)), trained)
     if what == "which":
@@ -77,7 +75,8 @@ def with_graph(state: State, drawing: Drawing, origin: str, trained: Mapping[str
 def with_depth(state: State, trained: Mapping[str, Trained]) -> State:
     """Set the proposed depth, shown after its last layer."""
     layers = proposed_layers(state, trained)
-    return replace(state, layers=layers, layer=layers, proposed=True)
+    after = replace(state, layers=layers, layer=0, proposed=True)
+    return replace(after, layer=after.last)
 
 
 def farthest(drawing: Drawing) -> int:
@@ -150,6 +149,10 @@ def _place(event: dict[str, Any]) -> Place:
     return round(number(event.get("x")), 1), round(number(event.get("y")), 1)
 
 
+def _add_node(drawing: Drawing, event: dict[str, Any]) -> Drawing:
+    return drawing.add_node(_place(event) if "x" in event else None)
+
+
 EVENTS: dict[str, Callable[[State, dict[str, Any]], State]] = {
     "tap-node": _tap_node,
     "set-current": _set_current,
@@ -160,7 +163,7 @@ EVENTS: dict[str, Callable[[State, dict[str, Any]], State]] = {
 ON_DRAWING: dict[str, Callable[[Drawing, dict[str, Any]], Drawing]] = {
     "set-ohm": lambda drawing, event: drawing.with_ohm(integer(event.get("edge")), number(event.get("ohm"))),
     "move": lambda drawing, event: drawing.with_place(integer(event.get("node")), _place(event)),
-    "add-node": lambda drawing, event: drawing.add_node(_place(event)),
+    "add-node": _add_node,
     "add-edge": lambda drawing, event: drawing.add_edge(integer(event.get("from")), integer(event.get("to"))),
     "drop-edge": lambda drawing, event: drawing.drop_edge(integer(event.get("edge"))),
 }

@@ -1,55 +1,102 @@
-"""Edge lists that were uploaded: text only, capped before anything is read."""
+"""A user's own file, read as ``ohmformer solve`` reads it: the same formats, the same options, the same messages."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from pathlib import PurePath
+import re
+import shlex
+import tempfile
+from pathlib import Path, PurePath
 from typing import Any
 
-from ohmformer.apps.explorer.drawing import MOST_EDGES, Drawing, check_size
+from ohmformer.apps.explorer.drawing import Drawing, check_size
 from ohmformer.apps.explorer.presets import drawn
-from ohmformer.graph.files import DELIMITERS, parse_edges
+from ohmformer.graph.files import DELIMITERS, read_graph
 from ohmformer.graph.places import least_stress
 
-MOST_BYTES = 100_000
-MOST_LINES = 4 * MOST_EDGES
-WEIGHTS = ("resistance", "conductance")
+MOST_BYTES = 500_000
+LONGEST_OPTIONS = 200
+VALUES = ("resistance", "conductance", "source", "target", "sep")
+"""Options of ``ohmformer solve`` about the file that take a value."""
+WEIGHTS = {"resistance", "conductance", "unit"}
+SWITCHES = {
+    "unit": ("unit", True),
+    "symmetrize": ("symmetrize", True),
+    "header": ("header", True),
+    "no-header": ("header", False),
+}
+WORDS = {
+    "resistance": "resistance",
+    "ohm": "resistance",
+    "ohms": "resistance",
+    "conductance": "conductance",
+    "siemens": "conductance",
+}
+"""Words of a header that say what the column holds, so that no option has to."""
 
 
-def read_upload(filename: str, contents: str) -> Drawing:
-    """Read the graph of an uploaded edge list, from the browser's ``data:...;base64,`` address.
+def read_upload(filename: str, contents: str, options: str = "") -> tuple[Drawing, str]:
+    """Read the graph of an uploaded file, from the browser's ``data:...;base64,`` address; a remark on how it was read too.
 
-    A third column counts only if the first line says what it is, as in ``source,target,resistance``.
+    Options are those of ``ohmformer solve``, as in ``--resistance ohm --sep ';'``. A column that is called resistance, ohm,
+    conductance or siemens counts without them.
     """
-    suffix = PurePath(filename).suffix.lower()
-    if suffix not in DELIMITERS:
-        raise ValueError(f"expected an edge list of type {', '.join(DELIMITERS)}, got {PurePath(filename).name[:60]!r}")
-    lines = _text(contents).splitlines()
-    if len(lines) > MOST_LINES:
-        raise ValueError(f"expected at most {MOST_LINES} lines, got {len(lines)}; larger graphs: ohmformer solve FILE")
-    filled = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    header = [cell.strip() for cell in filled[0].split(DELIMITERS[suffix])] if filled else []
-    named = [weight for weight in WEIGHTS if weight in header]
-    if len(header) > 2 and len(named) != 1:
-        raise ValueError(
-            "expected two columns, or a first line such as source,target,resistance (or conductance) that says what the "
-            f"others are, got {', '.join(header)[:60]!r}"
-        )
-    weight: dict[str, Any] = {named[0]: named[0]} if named else {}
-    found = parse_edges(lines, "the file", DELIMITERS[suffix], **weight)
+    given, data = read_options(options), _bytes(contents)
+    name = PurePath(filename.replace("\\", "/")).name[:60].lstrip(".") or "file"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        try:
+            path.write_bytes(data)
+        except (OSError, ValueError):
+            raise ValueError(f"expected a file with an ordinary name, got {name!r}") from None
+        try:
+            found = read_graph(path, **given, **({} if given.keys() & WEIGHTS else _named_weight(path)))
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), name)) from None
     check_size(found.graph.num_nodes, found.graph.num_edges)
-    return drawn(found.graph, found.labels, least_stress(found.graph))
+    return drawn(found.graph, found.labels, least_stress(found.graph)), " ".join(found.notes)
 
 
-def _text(contents: str) -> str:
+def read_options(text: str) -> dict[str, Any]:
+    """Read options such as ``--resistance ohm --sep ';' --no-header``; a ValueError says which ones there are."""
+    if len(text) > LONGEST_OPTIONS:
+        raise ValueError(f"expected options of at most {LONGEST_OPTIONS} characters, got {len(text)}")
+    try:
+        words = shlex.split(text.replace("=", " "))
+    except ValueError:
+        raise ValueError(f"expected options with closed quotes, got {text!r}") from None
+    found: dict[str, Any] = {}
+    while words:
+        word = words.pop(0)
+        name = word.removeprefix("--")
+        if name in SWITCHES:
+            key, value = SWITCHES[name]
+            found[key] = value
+        elif name in VALUES and words:
+            found[name] = words.pop(0)
+        else:
+            known = ", ".join([*(f"--{v} VALUE" for v in VALUES), *(f"--{s}" for s in SWITCHES)])
+            raise ValueError(f"expected options among {known}, got {word[:40]!r}")
+    return found
+
+
+def _named_weight(path: Path) -> dict[str, str]:
+    """The column of an edge list whose name says what it holds, if exactly one does."""
+    if path.suffix.lower() not in DELIMITERS:
+        return {}
+    lines = path.read_bytes().decode("utf-8-sig", errors="replace").splitlines()
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    cells = [cell.strip(' "') for cell in re.split(r"[,;\t]" if re.search(r"[,;\t]", first) else r"\s+", first)]
+    named = [cell for cell in cells if cell.lower() in WORDS]
+    return {WORDS[named[0].lower()]: named[0]} if len(named) == 1 else {}
+
+
+def _bytes(contents: str) -> bytes:
     encoded = contents.rpartition(",")[2]
     if len(encoded) * 3 > MOST_BYTES * 4 + 12:
         raise ValueError(f"expected a file of at most {MOST_BYTES // 1000} kB, got about {len(encoded) * 3 // 4000} kB")
     try:
-        text = base64.b64decode(encoded, validate=True).decode("utf-8-sig")
-    except (binascii.Error, UnicodeDecodeError):
-        raise ValueError("expected an edge list as text (UTF-8), the file is not text") from None
-    if "\0" in text:
-        raise ValueError("expected an edge list as text (UTF-8), the file is not text")
-    return text
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("expected a file as the browser sends it, in base64, got something else") from None

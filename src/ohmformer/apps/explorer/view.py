@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ohmformer.apps.explorer.compute import Solution
-from ohmformer.apps.explorer.methods import TASKS
+from ohmformer.apps.explorer.compute import Solution, solve, solve_beside
+from ohmformer.apps.explorer.methods import TASKS, explained
 from ohmformer.apps.explorer.state import State
+from ohmformer.apps.explorer.trained import Trained
 from ohmformer.apps.explorer.weights import drawn_weights
+
+
+def answered(state: State, trained: Mapping[str, Trained]) -> dict[str, Any]:
+    """Solve the question of a state and write what the page shows; the second construction's answer is in ``beside``."""
+    answer = shown(state, solve(state, trained), method=explained(state.task, state.method)[0])
+    if (second := solve_beside(state, trained)) is not None:
+        answer["beside"] = shown(state, second, method=explained(state.task, state.beside)[0])
+    return answer
 
 
 def shown(state: State, solution: Solution, *, method: str) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-/* The circuit as SVG: nodes coloured by value, edges as wide as their current, and what fingers and keys do to them.
-   Colours are written as attributes, not left to the style sheet, so that a picture of it needs nothing else. */
+/* The circuit as SVG: nodes coloured by value, edges as wide as their current. What fingers and keys do to it is in editing.js,
+   without which it is a picture. Colours are written as attributes, not left to the style sheet, so that a copy needs nothing else. */
 (function () {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
-  const EMPTY = { x: -400, y: -250, w: 800, h: 500 };
   const FONT = "system-ui, sans-serif";
+  const EMPTY = { x: -400, y: -250, w: 800, h: 500 };
+  const LEAST = { w: 560, h: 400 }; /* a graph of two nodes is not blown up */
+  const NAMED = 150; /* nodes of larger graphs have no room for names */
   const explorer = (window.explorer = window.explorer || {});
 
   explorer.make = function (name, attributes, parent, text) {
@@ -17,7 +19,7 @@
 
   /* ------------------------------------------------------------------------------------------------ colours */
 
-  const COLOURS = ["ink", "muted", "line", "paper", "accent", "low", "mid", "high", "bound", "unknown"];
+  const COLOURS = ["ink", "muted", "line", "paper", "accent", "low", "mid", "high", "bound", "unknown", "second"];
   let palette = null;
 
   /* The colours of the style sheet, read once: the same object until light turns to dark. */
@@ -62,6 +64,7 @@
 
   let view = EMPTY;
   let framed = "";
+  let nearest = Infinity; /* distance of two nodes, which must not cover each other */
 
   function frame(state, fixed) {
     const key = JSON.stringify([state.origin, state.nodes.length]);
@@ -69,66 +72,72 @@
     framed = key;
     if (fixed) return;
     if (!state.nodes.length) return void (view = EMPTY);
-    const xs = state.nodes.map((n) => n[1]);
-    const ys = state.nodes.map((n) => n[2]);
+    const [xs, ys] = [1, 2].map((axis) => state.nodes.map((n) => n[axis]));
     const [left, top] = [Math.min(...xs), Math.min(...ys)];
     const [w, h] = [Math.max(...xs) - left, Math.max(...ys) - top];
-    const room = 60 + 0.06 * Math.max(w, h);
-    view = { x: left - room, y: top - room, w: Math.max(w + 2 * room, 240), h: Math.max(h + 2 * room, 200) };
-    view.x -= (view.w - w - 2 * room) / 2;
-    view.y -= (view.h - h - 2 * room) / 2;
+    const margin = 60 + 0.06 * Math.max(w, h);
+    view = { w: Math.max(w + 2 * margin, LEAST.w), h: Math.max(h + 2 * margin, LEAST.h) };
+    view = { x: left + w / 2 - view.w / 2, y: top + h / 2 - view.h / 2, ...view };
+    nearest = Infinity;
+    for (let i = 0; i < xs.length; i++) {
+      for (let j = 0; j < i; j++) nearest = Math.min(nearest, Math.hypot(xs[i] - xs[j], ys[i] - ys[j]));
+    }
   }
 
-  function radius() {
-    return Math.min(38, Math.max(24, 0.027 * Math.max(view.w, 1.5 * view.h)));
-  }
+  explorer.radius = function () {
+    return Math.min(40, Math.max(24, 0.027 * Math.max(view.w, 1.5 * view.h)), Math.max(9, 0.42 * nearest));
+  };
 
   /* ------------------------------------------------------------------------------------------------ drawing */
 
-  let svg = null;
-  let current = null; /* what was drawn last: {state, values, ...} */
-  let joining = null; /* the node that an edge is being drawn from */
-  let dragging = null;
+  const circuits = {}; /* by the element they are in */
 
   explorer.selected = null;
+  explorer.joining = null; /* the node that an edge is being drawn from */
+  explorer.stop = { node: 0, edge: 0 }; /* where Tab goes among the nodes, and among the edges */
 
-  explorer.drawCircuit = function (state, values, answer, tool) {
-    const host = document.getElementById("circuit");
+  explorer.drawCircuit = function (name, state, values, run, tool) {
+    const host = document.getElementById(name);
     frame(state, tool === "draw" || tool === "erase");
-    if (tool !== "draw") joining = null;
-    current = { state, values, answer, tool };
-    if (svg === null || svg.parentNode !== host) {
-      svg = explorer.make("svg", { role: "group", "aria-label": "Circuit", preserveAspectRatio: "xMidYMid meet" }, host);
-      listen(svg);
+    if (tool !== "draw") explorer.joining = null;
+    let circuit = circuits[name];
+    if (!circuit || circuit.svg.parentNode !== host) {
+      const svg = explorer.make("svg", { role: "group", "aria-label": "Circuit", preserveAspectRatio: "xMidYMid meet" }, host);
+      circuit = circuits[name] = { svg, built: null, update: [] };
+      if (explorer.listen) explorer.listen(circuit);
     }
-    paint();
+    Object.assign(circuit, { state, values, run, tool });
+    paint(circuit);
   };
 
-  let built = null; /* what the elements were made for; as long as it stands, only values are written into them */
-  let update = []; /* one function of the values per node and edge */
+  explorer.repaint = function () {
+    Object.values(circuits).forEach((circuit) => circuit.svg.isConnected && paint(circuit));
+  };
 
-  function paint() {
-    const { state, values, answer, tool } = current;
+  /* As long as what the elements were made for stands, only values are written into them. */
+  function paint(circuit) {
+    const { state, values, run, tool } = circuit;
     const palette = explorer.palette();
-    const key = [state, answer, tool, palette, joining, explorer.selected, ...Object.values(view)];
-    if (built === null || key.some((part, i) => part !== built[i])) build(state, answer, tool, palette);
-    built = key;
-    update.forEach((write) => write(values));
+    const key = [state, run, tool, palette, explorer.joining, explorer.selected, ...Object.values(view)];
+    if (circuit.built === null || key.some((part, i) => part !== circuit.built[i])) build(circuit, palette);
+    circuit.built = key;
+    circuit.update.forEach((write) => write(values));
   }
 
-  function build(state, answer, tool, palette) {
-    const focused = document.activeElement && document.activeElement.getAttribute("data-key");
-    const edges = explorer.make("g", {});
-    const nodes = explorer.make("g", {});
-    const labels = explorer.make("g", {}); /* above all nodes */
-    const strongest = answer && answer.task.flows ? strongestCurrent(state, answer.exact) : 0;
+  function build(circuit, palette) {
+    const { svg, state, run, tool } = circuit;
+    const focused = svg.contains(document.activeElement) && document.activeElement.getAttribute("data-key");
+    const [edges, nodes, labels] = [0, 1, 2].map(() => explorer.make("g", {})); /* labels above all nodes */
+    const strongest = run && run.task.flows ? strongestCurrent(state, run.exact) : 0;
     const twins = parallel(state.edges);
-    update = [
-      ...state.edges.map((edge, j) => drawEdge(edges, j, edge, twins[j], strongest, palette)),
-      ...state.nodes.map((node, i) => drawNode(nodes, labels, i, node, palette)),
+    const stop = { node: Math.min(explorer.stop.node, state.nodes.length - 1), edge: Math.min(explorer.stop.edge, state.edges.length - 1) };
+    circuit.update = [
+      ...state.edges.map((edge, j) => drawEdge(circuit, edges, j, edge, twins[j], strongest, stop.edge === j, palette)),
+      ...state.nodes.map((node, i) => drawNode(circuit, nodes, labels, i, node, stop.node === i, palette)),
     ];
     svg.setAttribute("viewBox", [view.x, view.y, view.w, view.h].join(" "));
     svg.setAttribute("data-tool", tool);
+    svg.setAttribute("aria-label", run ? `Circuit, ${run.method}` : "Circuit");
     svg.replaceChildren(edges, nodes, labels);
     if (!state.nodes.length) {
       const attributes = { x: view.x + view.w / 2, y: view.y + view.h / 2, "text-anchor": "middle", fill: palette.muted };
@@ -138,8 +147,14 @@
     if (again) again.focus({ preventScroll: true });
   }
 
+  /* what can be reached by keys is a button where it can be changed, and a picture where it cannot */
+  function reached(kind, number, first) {
+    const attributes = { class: kind, ["data-" + kind]: number, "data-key": kind[0] + number };
+    return explorer.listen ? { ...attributes, role: "button", tabindex: first ? 0 : -1 } : { ...attributes, role: "img" };
+  }
+
   function strongestCurrent(state, values) {
-    return Math.max(1e-300, ...state.edges.map(([u, v, ohm]) => Math.abs(values[u] - values[v]) / ohm));
+    return state.edges.reduce((most, [u, v, ohm]) => Math.max(most, Math.abs(values[u] - values[v]) / ohm), 1e-300);
   }
 
   /* how far each edge is bent, so that parallel ones lie beside each other */
@@ -158,8 +173,7 @@
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   }
 
-  function drawEdge(parent, j, [u, v, ohm], bend, strongest, palette) {
-    const { state, answer } = current;
+  function drawEdge({ state, run }, parent, j, [u, v, ohm], bend, strongest, first, palette) {
     const [a, b] = [state.nodes[u], state.nodes[v]];
     const [dx, dy] = [b[1] - a[1], b[2] - a[2]];
     const length = Math.hypot(dx, dy) || 1;
@@ -167,19 +181,19 @@
     const [nx, ny] = [(-dy / length) * side, (dx / length) * side];
     const [mx, my] = [(a[1] + b[1]) / 2 + nx * bend * 36, (a[2] + b[2]) / 2 + ny * bend * 36];
     const path = `M${a[1]} ${a[2]}Q${2 * mx - (a[1] + b[1]) / 2} ${2 * my - (a[2] + b[2]) / 2} ${b[1]} ${b[2]}`;
-    const unit = radius() / 24;
+    const unit = explorer.radius() / 24;
     const chosen = explorer.selected && explorer.selected.edge === j;
-    const group = explorer.make("g", { class: "edge", tabindex: 0, role: "button", "data-edge": j, "data-key": "e" + j }, parent);
+    const group = explorer.make("g", reached("edge", j, first), parent);
     const title = explorer.make("title", {}, group);
     explorer.make("path", { d: path, fill: "none", stroke: "transparent", "stroke-width": 26 * unit }, group);
     const wire = explorer.make("path", { class: "wire", d: path, fill: "none", "stroke-linecap": "round" }, group);
     const arrow = explorer.make("path", { class: "arrow", stroke: palette.paper, "stroke-width": 1.4 * unit, "stroke-linejoin": "round" }, group);
-    if (ohm !== 1 || chosen) {
+    if (chosen || (ohm !== 1 && state.nodes.length <= NAMED)) {
       const [lift, up] = [21 * unit, ny > 0 ? -1 : 1];
       write(group, mx + nx * lift * up, my + ny * lift * up + 5 * unit, `${explorer.digits(ohm, 3)} Ω`, 14 * unit, palette.ink, palette.paper);
     }
     return (values) => {
-      const flow = values && answer && answer.task.flows ? (values[u] - values[v]) / ohm : null;
+      const flow = values && run && run.task.flows ? (values[u] - values[v]) / ohm : null;
       const share = flow === null ? 0 : Math.min(1, Math.abs(flow) / strongest);
       const strong = share > 0.02;
       const label = `Edge ${a[0]} to ${b[0]}, ${explorer.digits(ohm)} ohm` + (flow === null ? "" : `, current ${explorer.digits(flow)}`);
@@ -200,176 +214,82 @@
     return explorer.make("text", { ...attributes, ...outline, "pointer-events": "none" }, parent, text);
   }
 
-  function drawNode(parent, labels, i, [name, x, y], palette) {
-    const { state, answer } = current;
-    const r = radius();
+  function drawNode({ state, run }, parent, labels, i, [name, x, y], first, palette) {
+    const r = explorer.radius();
     const ampere = state.task === "electric" ? (state.currents.find(([node]) => node === i) || [0, 0])[1] : 0;
     const source = (state.task === "resistance" || state.task === "heat") && state.source === i;
     const role = ampere > 0 ? `, ${ampere} ampere in` : ampere < 0 ? `, ${-ampere} ampere out` : source ? ", source" : "";
-    const attributes = { class: "node", tabindex: 0, role: "button", "data-node": i, "data-key": "n" + i };
-    const group = explorer.make("g", { ...attributes, transform: `translate(${x} ${y})` }, parent);
+    const group = explorer.make("g", { ...reached("node", i, first), transform: `translate(${x} ${y})` }, parent);
     const title = explorer.make("title", {}, group);
     if (role) explorer.make("circle", { r: r + 6, fill: palette.paper, stroke: palette.accent, "stroke-width": 2.6 }, group);
-    const chosen = joining === i || (explorer.selected && explorer.selected.node === i);
+    const chosen = explorer.joining === i || (explorer.selected && explorer.selected.node === i);
     const outline = { stroke: chosen ? palette.accent : palette.ink, "stroke-width": chosen ? 4 : 1.6, "stroke-opacity": chosen ? 1 : 0.55 };
     const dot = explorer.make("circle", { class: "dot", r, ...outline }, group);
     const short = name.length > 9 ? name.slice(0, 8) + "…" : name;
-    const both = answer && state.nodes.length <= 32; /* the name and below it the value */
-    const called = write(group, 0, 0, short, 1, "");
+    const both = run && state.nodes.length <= 32; /* the name and below it the value */
+    const called = state.nodes.length <= NAMED ? write(group, 0, 0, short, 1, "") : null;
     const number = both ? write(group, 0, 0, "", 1, "") : null;
     const fit = (element, at, text, most) => {
       const size = Math.min(most * r, (2.9 * r) / Math.max(text.length, 1));
       set(element, { y: at * r + 0.36 * size, "font-size": size });
       element.textContent = text;
     };
-    fit(called, both ? -0.32 : 0, short, both ? 0.6 : 0.8);
+    if (called) fit(called, both ? -0.32 : 0, short, both ? 0.6 : 0.8);
     if (ampere) {
-      const [dx, dy] = outward(i);
+      const size = state.nodes.length <= NAMED ? 0.62 * r : view.h / 28;
       const text = `${ampere > 0 ? "in" : "out"} ${explorer.digits(Math.abs(ampere), 3)} A`;
-      write(labels, x + dx * (r + 38), y + dy * (r + 20) + 0.2 * r, text, 0.62 * r, palette.accent, palette.paper).setAttribute("font-weight", 650);
+      const [dx, dy] = outward(state, i);
+      const [half, gap] = [0.3 * size * text.length, r + 12];
+      const within = (at, low, high) => Math.min(Math.max(at, low), high);
+      const left = within(x + dx * (gap + half), view.x + half, view.x + view.w - half);
+      const down = within(y + dy * (gap + size / 2) + 0.35 * size, view.y + size, view.y + view.h - 0.3 * size);
+      write(labels, left, down, text, size, palette.accent, palette.paper).setAttribute("font-weight", 650);
     }
     return (values) => {
       const value = values ? values[i] : null;
-      const fill = answer ? explorer.colour(value === null ? null : value / (answer.scale || 1), palette) : palette.unknown;
-      const shown = !answer ? "no value" : value === null ? "infinite" : `${explorer.digits(value)} ${answer.task.unit}`.trim();
+      const fill = run ? explorer.colour(value === null ? null : value / (run.scale || 1), palette) : palette.unknown;
+      const shown = !run ? "no value" : value === null ? "infinite" : `${explorer.digits(value)} ${run.task.unit}`.trim();
       title.textContent = `Node ${name}: ${shown}${role}`;
       group.setAttribute("aria-label", title.textContent);
       dot.setAttribute("fill", fill);
-      called.setAttribute("fill", readable(fill));
+      if (called) called.setAttribute("fill", readable(fill));
       if (!number) return;
-      const small = value !== null && Math.abs(value) < 1e-4 * answer.scale;
+      const small = value !== null && Math.abs(value) < 1e-4 * run.scale;
       fit(number, 0.38, small ? "0" : explorer.digits(value, 2).replace("-", "−"), 0.56);
-      set(number, { fill: readable(fill), opacity: 0.85 });
+      number.setAttribute("fill", readable(fill));
     };
   }
 
   /* the direction away from the neighbours, where a label is in nobody's way */
-  function outward(i) {
-    const { nodes, edges } = current.state;
+  function outward({ nodes, edges }, i) {
     const others = edges.filter((e) => e[0] === i || e[1] === i).map(([u, v]) => nodes[u === i ? v : u]);
     const away = [1, 2].map((axis) => others.reduce((sum, other) => sum + nodes[i][axis] - other[axis], 0));
     const length = Math.hypot(...away);
     return length < 20 ? [0, -1] : away.map((x) => x / length);
   }
 
-  /* ------------------------------------------------------------------------------------------------ fingers and keys */
-
-  /* One event after the other: the next is sent when the page has come back from the one before. */
-  const waiting = [];
-  let sent = 0;
-
-  explorer.send = function (event) {
-    waiting.push(event);
-    if (Date.now() - sent > 5000) explorer.sendNext();
-  };
-
-  explorer.sendNext = function () {
-    const event = waiting.shift();
-    sent = event ? Date.now() : 0;
-    if (event) window.dash_clientside.set_props("event", { data: { ...event, at: sent } });
-  };
-
-  function place(event) {
-    const matrix = svg.getScreenCTM();
-    const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
-    return { x: point.x, y: point.y };
-  }
-
-  function under(event) {
-    const node = event.target.closest("[data-node]");
-    const edge = event.target.closest("[data-edge]");
-    return { node: node ? Number(node.dataset.node) : null, edge: edge ? Number(edge.dataset.edge) : null };
-  }
-
-  function listen(root) {
-    root.addEventListener("pointerdown", (event) => {
-      const { node } = under(event);
-      if (node === null || event.button !== 0) return;
-      dragging = { node, from: place(event), moved: false, pointer: event.pointerId };
-    });
-    root.addEventListener("pointermove", (event) => {
-      if (!dragging || event.pointerId !== dragging.pointer) return;
-      const to = place(event);
-      if (!dragging.moved && Math.hypot(to.x - dragging.from.x, to.y - dragging.from.y) < radius() / 3) return;
-      if (!dragging.moved) root.setPointerCapture(event.pointerId);
-      dragging.moved = true;
-      const nodes = current.state.nodes.slice();
-      nodes[dragging.node] = [nodes[dragging.node][0], to.x, to.y];
-      current = { ...current, state: { ...current.state, nodes } };
-      paint();
-    });
-    root.addEventListener("pointerup", () => {
-      if (dragging && dragging.moved) {
-        const [, x, y] = current.state.nodes[dragging.node];
-        explorer.send({ kind: "move", node: dragging.node, x, y });
-      }
-    });
-    root.addEventListener("pointercancel", () => (dragging = null));
-    root.addEventListener("click", (event) => {
-      const moved = dragging && dragging.moved;
-      dragging = null;
-      if (!moved) act(under(event), place(event));
-    });
-    root.addEventListener("keydown", (event) => {
-      if (event.key === "Delete" || event.key === "Backspace") erase(under(event));
-      else if (event.key === "Enter" || event.key === " ") act(under(event), null);
-      else return;
-      event.preventDefault();
-    });
-  }
-
-  function erase({ node, edge }) {
-    explorer.select(null);
-    if (node !== null) explorer.send({ kind: "drop-node", node });
-    else if (edge !== null) explorer.send({ kind: "drop-edge", edge });
-  }
-
-  function act({ node, edge }, at) {
-    const { tool, state } = current;
-    if (tool === "erase") return erase({ node, edge });
-    if (tool === "draw" && edge === null) {
-      if (node === null) {
-        joining = null;
-        if (at) explorer.send({ kind: "add-node", ...at });
-      } else if (joining === null) joining = node;
-      else {
-        if (joining !== node) explorer.send({ kind: "add-edge", from: joining, to: node });
-        joining = null;
-      }
-      return paint();
-    }
-    if (edge !== null) return explorer.select({ edge });
-    if (node === null) return explorer.select(null);
-    explorer.select(state.task === "electric" ? { node } : null);
-    explorer.send({ kind: "tap-node", node });
-  }
-
-  explorer.select = function (what) {
-    explorer.selected = what;
-    paint();
-    explorer.showEditor(current.state, true);
-  };
-
   /* ------------------------------------------------------------------------------------------------ picture */
 
   explorer.pictureOf = function (lines, done) {
     const palette = explorer.palette();
-    const copy = svg.cloneNode(true);
-    const [width, height, head] = [1200, Math.max(400, Math.round((1200 * view.h) / view.w)), 34 + 30 * lines.length];
-    copy.setAttribute("width", width);
-    copy.setAttribute("height", height);
-    copy.setAttribute("y", head);
-    const whole = explorer.make("svg", { xmlns: SVG, width, height: head + height, viewBox: `0 0 ${width} ${head + height}` });
-    explorer.make("rect", { width, height: head + height, fill: palette.paper }, whole);
+    const shown = Object.values(circuits).filter(({ svg }) => svg.isConnected && !svg.closest("[hidden]"));
+    const [each, head] = [1200 / shown.length, 34 + 30 * lines.length];
+    const height = Math.max(400, Math.round((each * view.h) / view.w));
+    const whole = explorer.make("svg", { xmlns: SVG, width: 1200, height: head + height, viewBox: `0 0 1200 ${head + height}` });
+    explorer.make("rect", { width: 1200, height: head + height, fill: palette.paper }, whole);
     lines.forEach((line, i) => {
       const look = i ? { "font-size": 20, fill: palette.muted } : { "font-size": 24, "font-weight": 650, fill: palette.ink };
       explorer.make("text", { x: 32, y: 46 + 30 * i, "font-family": FONT, ...look }, whole, line);
     });
-    whole.appendChild(copy);
+    shown.forEach(({ svg }, i) => {
+      const copy = svg.cloneNode(true);
+      set(copy, { width: each, height, x: i * each, y: head });
+      whole.appendChild(copy);
+    });
     const image = new Image();
     image.onload = () => {
       const canvas = document.createElement("canvas");
-      [canvas.width, canvas.height] = [width, head + height];
+      [canvas.width, canvas.height] = [1200, head + height];
       canvas.getContext("2d").drawImage(image, 0, 0);
       canvas.toBlob(done, "image/png");
     };

@@ -1,50 +1,16 @@
-/* What stands beside the circuit: the editor of one edge or node, legend, readout, table, weights and the error chart.
+/* What stands beside the circuit: legend, readout, table of all nodes, weights.
    All text goes in as text, never as markup. */
 (function () {
   "use strict";
   const explorer = (window.explorer = window.explorer || {});
 
-  function html(name, className, text, parent) {
+  const html = (explorer.html = function (name, className, text, parent) {
     const element = document.createElement(name);
     if (className) element.className = className;
     if (text !== undefined && text !== null) element.textContent = text;
     if (parent) parent.appendChild(element);
     return element;
-  }
-
-  /* ------------------------------------------------------------------------------------------------ editor */
-
-  explorer.showEditor = function (state, focus) {
-    const host = document.getElementById("editor");
-    const what = explorer.selected;
-    const edge = what && what.edge !== undefined ? state.edges[what.edge] : null;
-    const node = what && what.node !== undefined && state.task === "electric" ? state.nodes[what.node] : null;
-    if (!edge && !node) return host.replaceChildren();
-    const ampere = node ? (state.currents.find(([i]) => i === what.node) || [0, 0])[1] : 0;
-    const title = edge ? `Resistance of ${state.nodes[edge[0]][0]} – ${state.nodes[edge[1]][0]}` : `Current into ${node[0]}`;
-    if (host.firstChild && host.dataset.title === title) {
-      const field = host.querySelector("input");
-      if (document.activeElement !== field || !edge) field.value = edge ? edge[2] : ampere;
-      return;
-    }
-    host.dataset.title = title;
-    host.replaceChildren();
-    const form = html("form", "", null, host);
-    form.noValidate = true;
-    const label = html("label", "", title, form);
-    const field = html("input", "", null, label);
-    Object.assign(field, { type: "number", step: "any", value: edge ? edge[2] : ampere, name: "amount" });
-    html("span", "", edge ? "Ω" : "A", label);
-    html("button", "", "Set", form);
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const amount = field.value === "" ? null : Number(field.value);
-      const chosen = explorer.selected;
-      if (edge) explorer.send({ kind: "set-ohm", edge: chosen.edge, ohm: amount });
-      else explorer.send({ kind: "set-current", node: chosen.node, ampere: amount });
-    });
-    if (focus && edge) field.select();
-  };
+  });
 
   /* ------------------------------------------------------------------------------------------------ legend, readout, table */
 
@@ -60,46 +26,62 @@
     html("span", "what", value + (flows ? "; edges: as wide as the current" : ""), host);
   };
 
+  const scientific = (x, none) => (x === null ? none : x.toExponential(1));
+
   explorer.showReadout = function (answer, layer) {
     const host = document.getElementById("readout");
     host.replaceChildren();
     if (!answer) return;
-    const { label, unit, now, exact } = answer.readout;
+    const runs = explorer.runs(answer).map((run) => ({ ...run, at: Math.min(layer, run.layers) }));
+    const { label, unit, exact } = answer.readout;
     const tail = unit ? " " + unit : "";
     html("p", "label", label, host);
-    const rows = html("dl", "", null, host);
-    const error = answer.errors[layer];
-    const bound = answer.bounds[layer];
-    [
-      [layer === 0 ? "before the first layer" : `after layer ${layer}`, explorer.digits(now[layer], 6) + tail],
-      ["exact, by LAPACK", explorer.digits(exact, 6) + tail],
-      [answer.errorLabel, error === null ? "not a number" : error.toExponential(1)],
-      ["proved bound", bound === null ? "none here" : bound.toExponential(1)],
-    ].forEach(([name, text]) => {
-      html("dt", "", name, rows);
-      html("dd", "", text, rows);
+    const after = layer === 0 ? "before the first layer" : `after layer ${layer}`;
+    const rows = [
+      [after, ...runs.map(({ readout, at }) => explorer.digits(readout.now[at], 6) + tail)],
+      ["exact, by LAPACK", ...runs.map(({ readout }) => explorer.digits(readout.exact, 6) + tail)],
+      [answer.errorLabel, ...runs.map(({ errors, at }) => scientific(errors[at], "not a number"))],
+      ["proved bound", ...runs.map(({ bounds, at }) => scientific(bounds[at], "none here"))],
+    ];
+    if (runs.length > 1) return table(host, ["", ...runs.map((run) => run.method)], rows);
+    const list = html("dl", "", null, host);
+    rows.forEach(([name, text]) => {
+      html("dt", "", name, list);
+      html("dd", "", text, list);
     });
   };
+
+  function table(host, header, rows) {
+    const made = html("table", "", null, host);
+    const head = html("tr", "", null, html("thead", "", null, made));
+    header.forEach((text) => html(text ? "th" : "td", "", text, head).setAttribute(text ? "scope" : "class", "col"));
+    const body = html("tbody", "", null, made);
+    rows.forEach(([name, ...cells]) => {
+      const row = html("tr", "", null, body);
+      html("th", "", name, row).scope = "row";
+      cells.forEach((text) => html("td", "", text, row));
+    });
+  }
 
   explorer.showValues = function (state, answer, layer) {
     const host = document.getElementById("values");
     if (!host.closest("details").open && host.dataset.ready === "no") return;
     host.dataset.ready = "no";
+    const top = host.scrollTop;
     host.replaceChildren();
     if (!answer) return;
-    const table = html("table", "", null, host);
-    const head = html("tr", "", null, html("thead", "", null, table));
-    ["node", `layer ${layer}`, "exact", "difference"].forEach((text) => (html("th", "", text, head).scope = "col"));
-    const body = html("tbody", "", null, table);
     const tidy = (x) => (x !== null && Math.abs(x) < 1e-12 * answer.scale ? 0 : x); /* rounding, not news */
-    state.nodes.forEach(([name], i) => {
-      const [now, exact] = [tidy(answer.values[layer][i]), tidy(answer.exact[i])];
-      const row = html("tr", "", null, body);
-      html("th", "", name, row).scope = "row";
-      html("td", "", explorer.digits(now, 6), row);
-      html("td", "", explorer.digits(exact, 6), row);
-      html("td", "", now === null || exact === null ? "" : explorer.digits(tidy(now - exact), 2), row);
+    const runs = explorer.runs(answer);
+    const last = runs.length > 1 ? ["first", "second", "exact"] : [`layer ${layer}`, "exact", "difference"];
+    const rows = state.nodes.map(([name], i) => {
+      const now = runs.map((run) => tidy(run.values[Math.min(layer, run.layers)][i]));
+      const exact = tidy(answer.exact[i]);
+      const gap = now[0] === null || exact === null ? "" : explorer.digits(tidy(now[0] - exact), 2);
+      const numbers = [...now, exact].map((x) => explorer.digits(x, runs.length > 1 ? 4 : 6));
+      return [name, ...numbers, ...(runs.length > 1 ? [] : [gap])];
     });
+    table(host, ["node", ...last], rows);
+    host.scrollTop = top;
   };
 
   /* ------------------------------------------------------------------------------------------------ weights */
@@ -110,19 +92,21 @@
     const host = document.getElementById("weights");
     const title = document.getElementById("weights-title");
     title.textContent = answer && layer > 0 ? `Weights of layer ${layer}` : "Weights of this layer";
-    const { blocks, layers, order } = answer ? answer.weights : {};
-    const matrices = answer && layer > 0 ? layers[order[layer - 1]] : layer;
-    const palette = explorer.palette();
-    if (drawn && drawn.matrices === matrices && drawn.palette === palette) return;
-    drawn = { matrices, palette };
+    const runs = explorer.runs(answer);
+    const matrices = runs.map(({ weights, layers }) => (layer > 0 && layer <= layers ? weights.layers[weights.order[layer - 1]] : layer === 0));
+    const key = [explorer.palette(), answer && answer.weights, ...matrices];
+    if (drawn && drawn.length === key.length && drawn.every((part, i) => part === key[i])) return;
+    drawn = key;
     host.replaceChildren();
-    if (!answer) return;
-    if (layer === 0) return void html("p", "hint", "Layer 0 is the input: no weights yet.", host);
-    const grid = html("div", "matrices", null, null);
-    matrices.forEach((matrix) => drawMatrix(grid, matrix, blocks));
-    host.appendChild(grid);
-    const wide = Object.values(blocks).some((cells) => cells > 8);
-    if (!wide) html("p", "hint", "A coloured diagonal is a multiple of the identity, whatever the size of the graph.", host);
+    runs.forEach(({ weights, method, layers }, i) => {
+      if (runs.length > 1) html("h3", "", method, host);
+      if (matrices[i] === true) return void html("p", "hint", "Layer 0 is the input: no weights yet.", host);
+      if (matrices[i] === false) return void html("p", "hint", `It has ${layers} layers.`, host);
+      const grid = html("div", "matrices", null, host);
+      matrices[i].forEach((matrix) => drawMatrix(grid, matrix, weights.blocks));
+    });
+    const wide = runs.some(({ weights }) => Object.values(weights.blocks).some((cells) => cells > 8));
+    if (layer > 0 && !wide) html("p", "hint", "A coloured diagonal is a multiple of the identity, whatever the size of the graph.", host);
   };
 
   /* every block has the same size on the page, whatever its number of rows */
