@@ -72,7 +72,7 @@ def generated_pages() -> Iterator[tuple[str, str]]:
 
 def playing_page() -> str:
     """The page that plays at the start of the site: Lemma 1 beside Chebyshev's cubing, before their first layer."""
-    state = turn(turn(first_state({}), "beside", "cubing", {}), "layers", 40, {})
+    state = turn(first_state({}), "beside", "cubing", {})
     return standalone(replace(state, layer=0), {}, title="Electric flow on a grid: Lemma 1 beside ours")
 
 
