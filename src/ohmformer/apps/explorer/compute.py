@@ -116,9 +116,10 @@ def _function(state: State, graph: Graph) -> Solution:
     question = question_of(state, graph)
     signals = None if state.task == "resistance" else question.signal
     trace = built.run(graph, signals, layers=state.layers, trace=True)
-    applied = signals is None or built.takes_signals
     rooted = built.answer == "root"
-    blocks = (state[built.answer] if applied else state[built.answer] @ signals for state in trace.states)
+    blocks = (state[built.answer] for state in trace.states)
+    if signals is not None and not built.takes_signals:
+        blocks = (block @ signals for block in blocks)
     values = torch.cat([question.read(block[None], rooted) for block in blocks])
     scale = question.scale
 

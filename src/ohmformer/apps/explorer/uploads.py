@@ -81,7 +81,7 @@ def read_options(text: str) -> dict[str, Any]:
     return found
 
 
-def _named_weight(path: Path) -> dict[str, str]:
+def _named_weight(path: Path) -> dict[str, Any]:
     """The column of an edge list whose name says what it holds, if exactly one does."""
     if path.suffix.lower() not in DELIMITERS:
         return {}

@@ -6,6 +6,7 @@ Raw HTML is shown as text, pictures from the same folder are embedded, and links
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +18,8 @@ from markdown_it.token import Token
 PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 LARGEST_PICTURE = 8_000_000
 _PARSER = MarkdownIt("commonmark", {"html": False, "xhtmlOut": True}).enable("table")
+COMMAND = re.compile(r"(?:python benchmarks/|ohmformer |torchrun |make |pytest )")
+"""How a command that makes numbers begins."""
 _CONTROLS = {i: None for i in range(32) if chr(i) not in "\t\n\r"}
 
 
@@ -50,9 +53,26 @@ class Document:
         first, _, rest = text.partition("\n")
         return cls(path, first[2:].strip(), rest) if first.startswith("# ") else cls(path, path.stem, text)
 
+    @property
+    def anchor(self) -> str:
+        """The name under which a page lists the commands of this file."""
+        return f"made-{self.path.stem}"
+
+    def commands(self) -> list[tuple[str, str]]:
+        """List the commands that made the tables, each with what stands behind it: commit, day, machine."""
+        found = []
+        for token in _PARSER.parse(self.text):
+            children = token.children or []
+            for i, child in enumerate(children):
+                if child.type == "code_inline" and COMMAND.match(child.content):
+                    rest = "".join(c.content for c in children[i + 1 :] if c.type in ("text", "softbreak", "code_inline"))
+                    found.append((child.content, rest.strip(" ,.").partition(". ")[0]))
+                    break
+        return found
+
     def html(self, *, pictures: bool = True) -> str:
-        """Convert the text, without the title; ``pictures=False`` leaves pictures out."""
-        return to_html(self.text, self.path.parent if pictures else None)
+        """Convert the text, without the title; every table links to its command; ``pictures=False`` leaves pictures out."""
+        return to_html(self.text, self.path.parent if pictures else None, self.anchor if self.commands() else "")
 
     def tables(self) -> list[Table]:
         """List all tables."""
@@ -64,9 +84,20 @@ class Document:
         return [html for child in found if (html := picture(self.path.parent, str(child.attrs["src"]), child.content))]
 
 
-def to_html(text: str, folder: Path | None = None) -> str:
-    """Convert Markdown to HTML; headings begin at level 3, and pictures are read from ``folder``."""
-    tokens = _PARSER.parse(text)
+def to_html(text: str, folder: Path | None = None, anchor: str = "") -> str:
+    """Convert Markdown to HTML; headings begin at level 3, and pictures are read from ``folder``.
+
+    With an ``anchor`` every table is followed by the last command above it, as a link to that anchor.
+    """
+    tokens: list[Token] = []
+    command = ""
+    for token in _PARSER.parse(text):
+        said = [c.content for c in token.children or [] if c.type == "code_inline" and COMMAND.match(c.content)]
+        command = said[0] if said else command
+        tokens.append(token)
+        if token.type == "table_close" and anchor and command:
+            made = f'<p class="made"><a href="#{escape(anchor)}">made by</a> <code>{escape(command)}</code></p>\n'
+            tokens.append(Token("html_block", "", 0, content=made))
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"

@@ -17,8 +17,12 @@ from ohmformer.apps.report.page import Section, folded, html_table
 from ohmformer.experiments.learn.figures import PANELS, PRESETS
 from ohmformer.native import machine
 
-MOLECULES = ("table2", "molecules", "node-order", "node_order")
+MOLECULES = ("table2", "molecules", "node-order", "node_order", "pretraining")
 """Prefixes of the names of tables about molecules."""
+REAL = ("real_graphs", "edge_resistances", "certificates", "any_graph")
+ZINC12K = ("zinc12k", "csl")
+DREAM = ("dream",)
+SCALE = ("scale", "distributed", "encoding-large", "encoding-scale")
 SOURCE = Path(__file__).parents[4]
 """The root of the source, if this is a checkout and not an installed wheel."""
 THEIRS = ", the authors'"
@@ -28,19 +32,54 @@ THEIRS = ", the authors'"
 def sections(results: Path, runs: Path) -> list[Section]:
     """Make all sections, in the order of the page."""
     documents = [Document.read(path) for path in sorted(results.glob("*.md"))]
+
+    def named(*prefixes: str) -> list[Document]:
+        return [d for d in documents if d.path.stem.startswith(prefixes)]
+
     figures = [d for d in documents if d.path.stem.split("-")[0] in PANELS]
-    molecules = [d for d in documents if d.path.stem.startswith(MOLECULES)]
-    rest = [d for d in documents if d not in figures and d not in molecules]
+    placed = [*figures, *named(*MOLECULES, *REAL, *ZINC12K, *DREAM, *SCALE)]
+    zinc12k = () if named("zinc12k") else ("ohmformer reproduce zinc12k",)
     return [
         solved_circuit(runs),
+        claims(documents),
         lemmas(runs),
         errata(),
         compared_figures(figures),
-        molecule_tables(molecules),
-        benchmarks(rest),
+        measured("real-graphs", "Real graphs", named(*REAL), _benchmark("real_graphs.py", named("real_graphs"))),
+        measured("zinc12k", "ZINC-12k", named(*ZINC12K), zinc12k),
+        *([measured("dream", "Do trained networks hold electric flow?", named(*DREAM), ())] if named(*DREAM) else []),
+        measured("scale", "Scale", named(*SCALE), _benchmark("scale.py", named("scale"))),
+        molecule_tables(named(*MOLECULES)),
+        benchmarks([d for d in documents if d not in placed]),
         training_runs(runs),
+        commands(documents),
         this_machine(),
     ]
+
+
+def measured(name: str, title: str, documents: Sequence[Document], missing: tuple[str, ...]) -> Section:
+    """Show what was measured of one thing, file by file."""
+    return Section(name, title, "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents), missing)
+
+
+def _benchmark(script: str, found: Sequence[Document]) -> tuple[str, ...]:
+    there = bool(found) or not (SOURCE / "benchmarks").is_dir()
+    return () if there else (f"python benchmarks/{script}",)
+
+
+def commands(documents: Sequence[Document]) -> Section:
+    """List the commands that made the tables; every table links to its row here."""
+    rows = "".join(
+        f'<tr id="{escape(d.anchor)}"><td>{escape(d.title)}</td><td>'
+        + "<br />".join(f"<code>{escape(command)}</code> {escape(rest)}" for command, rest in found)
+        + "</td></tr>"
+        for d in documents
+        if (found := d.commands())
+    )
+    words = "<p>Every table above names the command that made it; here they stand with commit, day and machine.</p>"
+    head = "<thead><tr><th>table</th><th>made by</th></tr></thead>"
+    table = f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>'
+    return Section("commands", "Commands", words + table if rows else "")
 
 
 def solved_circuit(runs: Path) -> Section:
@@ -112,11 +151,26 @@ def _verification(found: Mapping[str, Any], path: Path) -> str:
     )
 
 
+def claims(documents: Sequence[Document]) -> Section:
+    """List the claims of the paper with verdict, evidence and command, and our own that were corrected."""
+    text = _page_of_the_docs("claims.md").text
+    for document in documents:
+        text = text.replace(f"](../results/{document.path.name})", f"](#{document.anchor})")
+    html = to_html(text)
+    for verdict in ("holds", "corrected", "refuted"):
+        html = html.replace(f"<td>{verdict}</td>", f'<td class="{verdict}">{verdict}</td>')
+    return Section("claims", "Claims of the paper, and ours", html)
+
+
 def errata() -> Section:
     """List the errata of the paper."""
-    beside = Path(__file__).with_name("errata.md")  # in a wheel; in a checkout it is a page of the documentation
-    path = beside if beside.is_file() else SOURCE / "docs" / "errata.md"
-    return Section("errata", "Errata of the paper", Document.read(path).html())
+    return Section("errata", "Errata of the paper", to_html(_page_of_the_docs("errata.md").text))
+
+
+def _page_of_the_docs(name: str) -> Document:
+    """Read a page that is shipped beside this file in a wheel; in a checkout it is a page of the documentation."""
+    beside = Path(__file__).with_name(name)
+    return Document.read(beside if beside.is_file() else SOURCE / "docs" / name)
 
 
 def compared_figures(documents: Sequence[Document]) -> Section:
