@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import gzip
 import json
 import logging
 import random
@@ -118,7 +119,7 @@ OWN_FILES = {
     "the README's": ("a.csv", "source,target,ohm\nhome,shop,2\nshop,park,3\n", ""),
     "weights first": ("a.csv", "ohm,source,target\n2,home,shop\n3,shop,park\n", ""),
     "a byte order mark and Windows' lines": ("a.csv", "\ufeffsource,target,ohm\r\nhome,shop,2\r\nshop,park,3\r\n", ""),
-    "semicolons": ("a.csv", "von;nach;Widerstand\nhome;shop;2\nshop;park;3\n", "--sep ';' --resistance Widerstand --header"),
+    "semicolons": ("a.csv", "von;nach;Widerstand\nhome;shop;2\nshop;park;3\n", "--sep ';' --resistance Widerstand"),
     "unusual columns": (
         "a.csv", "id,left,right,r\n1,home,shop,2\n2,shop,park,3\n", "--source left --target right --resistance r"
     ),
@@ -198,6 +199,7 @@ def malformed() -> Iterator[object]:
         yield upload("one.csv", b"a\n" * i)
         yield upload("empty.csv", b"\n" * (i - 1))
         yield upload("comments.csv", b"# nothing\n" * i)
+        yield upload("bomb.csv.gz", gzip.compress(b"a,b\n" * 10**6) if i % 2 else gzip.compress(b"a,b\n")[:-i])
         yield upload("header.csv", b"source,target\n" + b"\n" * i)
         yield upload("ambiguous.csv", b"a,b,c\n" + b"a,b,1\n" * i)
         yield upload("big.csv", b"a,b\n" * (MOST_BYTES // 4 + i))
@@ -209,13 +211,12 @@ def malformed() -> Iterator[object]:
         yield upload("broken.csv", "data:text/csv;base64," + "A" * (4 * i + 1))
         yield upload("nameless.csv", b"a,\n" * i)
         yield upload("quote.csv", b"a,b\n" * i + b'"a,b\n')
-        yield upload("wide.csv", b"a,b\n" * i + b"a,b,c,d\n")
         yield upload("negative.csv", b"siemens,source,target\n" + b"1,a,b\n" * i + b"-1,a,b\n")
         yield upload("cut.graphml", graphml[: 12 * i])
         yield upload("text.graphml", b"a,b\n" * i)
         yield upload("cut.mtx", market + b"3 3 2\n2 1 2\n"[: i + 1])
         yield upload("text.mtx", b"a b\n" * i)
-        yield upload("noise.npz", noise)
+        yield upload("noise.npz", noise if i % 2 else b"PK\x03\x04" + noise)
         yield {**upload("negative.mtx", market + b"2 2 1\n2 1 -%d\n" % i), "options": "--resistance entries"}
         yield upload("text.m", b"function x\n" * i)
         yield {

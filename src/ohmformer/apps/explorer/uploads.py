@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import re
 import shlex
-import tempfile
-from pathlib import Path, PurePath
+import zipfile
+import zlib
+from pathlib import PurePath
 from typing import Any
 
 from ohmformer.apps.explorer.drawing import Drawing, check_size
 from ohmformer.apps.explorer.presets import drawn
-from ohmformer.graph.files import DELIMITERS, read_graph
+from ohmformer.graph.contents import GZIP, Contents
+from ohmformer.graph.files import LISTS, parse_graph
 from ohmformer.graph.places import least_stress
 
 MOST_BYTES = 500_000
@@ -43,17 +46,8 @@ def read_upload(filename: str, contents: str, options: str = "") -> tuple[Drawin
     conductance or siemens counts without them.
     """
     given, data = read_options(options), _bytes(contents)
-    name = PurePath(filename.replace("\\", "/")).name[:60].lstrip(".") or "file"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        try:
-            path.write_bytes(data)
-        except (OSError, ValueError):
-            raise ValueError(f"expected a file with an ordinary name, got {name!r}") from None
-        try:
-            found = read_graph(path, **given, **({} if given.keys() & WEIGHTS else _named_weight(path)))
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(path), name)) from None
+    file = Contents.of(PurePath(filename.replace("\\", "/")).name[:60] or "the file", data)
+    found = parse_graph(file, **given, **({} if given.keys() & WEIGHTS else _named_weight(file)))
     check_size(found.graph.num_nodes, found.graph.num_edges)
     return drawn(found.graph, found.labels, least_stress(found.graph)), " ".join(found.notes)
 
@@ -81,11 +75,11 @@ def read_options(text: str) -> dict[str, Any]:
     return found
 
 
-def _named_weight(path: Path) -> dict[str, Any]:
+def _named_weight(file: Contents) -> dict[str, Any]:
     """The column of an edge list whose name says what it holds, if exactly one does."""
-    if path.suffix.lower() not in DELIMITERS:
+    if file.kind not in LISTS:
         return {}
-    lines = path.read_bytes().decode("utf-8-sig", errors="replace").splitlines()
+    lines = file.data.decode("utf-8-sig", errors="replace").splitlines()
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     cells = [cell.strip(' "') for cell in re.split(r"[,;\t]" if re.search(r"[,;\t]", first) else r"\s+", first)]
     named = [cell for cell in cells if cell.lower() in WORDS]
@@ -97,6 +91,22 @@ def _bytes(contents: str) -> bytes:
     if len(encoded) * 3 > MOST_BYTES * 4 + 12:
         raise ValueError(f"expected a file of at most {MOST_BYTES // 1000} kB, got about {len(encoded) * 3 // 4000} kB")
     try:
-        return base64.b64decode(encoded, validate=True)
+        data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("expected a file as the browser sends it, in base64, got something else") from None
+    if _unpacked_size(data) > MOST_BYTES:
+        raise ValueError(f"expected a file of at most {MOST_BYTES // 1000} kB, got one that unpacks to more")
+    return data
+
+
+def _unpacked_size(data: bytes) -> int:
+    """Count the bytes of a packed file, no further than needed to refuse it; 0 for damaged ones, which reading refuses."""
+    try:
+        if data.startswith(GZIP):
+            return len(zlib.decompressobj(wbits=31).decompress(data, MOST_BYTES + 1))
+        if data.startswith(b"PK"):
+            with zipfile.ZipFile(io.BytesIO(data)) as packed:
+                return sum(part.file_size for part in packed.infolist())
+    except (zlib.error, zipfile.BadZipFile):
+        pass
+    return 0
