@@ -80,7 +80,7 @@ COMMANDS = [
     ("lightning", "train", "reproduce", "table2"),
     ("matplotlib", "plot", "reproduce", "fig1"),
     ("matplotlib", "plot", "demo"),
-    ("matplotlib", "plot", "probe", "run"),
+    ("matplotlib", "plot", "dream", "run"),
     ("werkzeug", "explorer", "explore"),
     ("dash", "explorer", "explore"),
     ("markdown_it", "report", "report"),

@@ -25,7 +25,7 @@ class Extra:
 
 
 EXTRAS: dict[str, Extra] = {
-    "plot": Extra(("matplotlib",), ("demo", "reproduce", "probe"), ("`ohmformer solve --plot`", "`ohmformer.graph.draw`")),
+    "plot": Extra(("matplotlib",), ("demo", "reproduce", "dream"), ("`ohmformer solve --plot`", "`ohmformer.graph.draw`")),
     "report": Extra(("markdown_it", "matplotlib"), ("report",)),
     "explorer": Extra(("dash", "werkzeug"), ("explore",)),
     "pyg": Extra(("torch_geometric",), (), ("transforms for PyTorch Geometric, `ohmformer.encoding.Add...`",)),

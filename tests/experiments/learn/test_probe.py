@@ -94,8 +94,8 @@ def test_the_command_writes_pictures_and_a_table(tmp_path):
     train(Setting("electric", layers=2, init="construction", seeds=1, batch=50), steps=10, folder=tmp_path / "functions")
     train(Setting("eigenvectors", layers=2, seeds=1, batch=20), steps=3, folder=tmp_path / "vectors")
     for name in ("functions", "vectors"):
-        result = CliRunner().invoke(app, ["probe", str(tmp_path / name)])
+        result = CliRunner().invoke(app, ["dream", str(tmp_path / name)])
         assert result.exit_code == 0, result.output
         assert {"probe.md", "probe.svg", "probe.png", checkpoint.FILE} == {p.name for p in (tmp_path / name).iterdir()}
-    result = CliRunner().invoke(app, ["probe", str(tmp_path / "nothing")])
+    result = CliRunner().invoke(app, ["dream", str(tmp_path / "nothing")])
     assert result.exit_code == 2

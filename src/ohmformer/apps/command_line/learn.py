@@ -1,4 +1,4 @@
-"""``ohmformer learn``, ``reproduce`` and ``probe``."""
+"""``ohmformer learn`` and ``reproduce``."""
 
 from __future__ import annotations
 
@@ -121,27 +121,6 @@ def reproduce(
             for path in drawing.write(name, preset, {job: results[job] for job in jobs}, out, note):
                 console.print(f"{name}: {path}")
         console.print(f"`ohmformer report --results {out}` puts them on one page, beside the authors' numbers")
-
-
-def probe(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or the folder of a run.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for pictures and table; the run's own unless given.")] = None,
-) -> None:
-    """Examine a trained model: its spectral response, its distance to the lemma, its loss at greater depth."""
-    with one_sentence():
-        import torch
-        from rich.console import Console
-
-        from ohmformer.experiments.learn.checkpoint import load
-        from ohmformer.experiments.learn.probe import write
-
-        torch.set_num_threads(1)
-        run = load(checkpoint)
-        paths = write(run, out if out is not None else checkpoint if checkpoint.is_dir() else checkpoint.parent)
-        console = Console(stderr=True)
-        for path in paths:
-            console.print(f"probe: {path}")
-        typer.echo(paths[0].read_text(encoding="utf-8"))
 
 
 def _describe(at: Progress) -> str:

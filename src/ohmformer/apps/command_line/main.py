@@ -8,6 +8,7 @@ import typer
 
 from ohmformer.apps.command_line import learn as learning
 from ohmformer.apps.command_line.demo import demo
+from ohmformer.apps.command_line.dream import dream
 from ohmformer.apps.command_line.encode import encode, pretrain
 from ohmformer.apps.command_line.errors import CODES, FlagCommand, check_packages
 from ohmformer.apps.command_line.explore import explore
@@ -25,7 +26,7 @@ app = typer.Typer(
 )
 app.command(cls=SolveCommand)(check_packages(solve))
 for _command in (
-    shard, encode, pretrain, train, explore, verify, demo, learning.learn, learning.reproduce, learning.probe, report,
+    shard, encode, pretrain, train, explore, verify, demo, learning.learn, learning.reproduce, dream, report,
 ):  # fmt: skip
     app.command(cls=FlagCommand)(check_packages(_command))
 
