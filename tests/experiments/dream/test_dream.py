@@ -220,21 +220,21 @@ def test_parameters_that_cannot_be_reset_ask_for_an_untrained_model():
 def test_an_interrupted_call_goes_on_to_the_same_numbers(tmp_path: Path):
     targets = Targets.of(batch_of(random_graphs(20)))
     x = {"a": torch.randn(len(targets.degree), 3, generator=torch.Generator().manual_seed(0))}
-    whole = measure(x, x, x["a"], targets, seeds=2)
+    whole = measure(x, [x], x["a"], targets, seeds=2)
 
     def stop(done: int, steps: int, words: str) -> None:
         if words.startswith("seed 1"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(x, x, x["a"], targets, seeds=2, folder=tmp_path, progress=stop)
+        measure(x, [x], x["a"], targets, seeds=2, folder=tmp_path, progress=stop)
     assert [p.name for p in tmp_path.iterdir()] == ["split0.json"]
-    resumed = measure(x, x, x["a"], targets, seeds=2, folder=tmp_path)
+    resumed = measure(x, [x], x["a"], targets, seeds=2, folder=tmp_path)
     for name in dream.CONTROLS:
         assert torch.equal(whole.values[name], resumed.values[name])
     (tmp_path / "split0.json").write_text(json.dumps({"layers": ["b"], "values": {}}))
     with pytest.raises(ValueError, match="expected values of layers a"):
-        measure(x, x, x["a"], targets, seeds=2, folder=tmp_path)
+        measure(x, [x], x["a"], targets, seeds=2, folder=tmp_path)
 
 
 def test_findings_are_a_table_a_figure_and_a_paragraph(tmp_path: Path):

@@ -90,11 +90,11 @@ class Findings:
         """Draw values against layers, a panel for every target."""
         return draw({"": self})
 
-    def save(
-        self, folder: Path, name: str = "dream", title: str = "How much of electric flow do these states hold?"
-    ) -> list[Path]:
+    def save(self, folder: Path | str, name: str = "dream") -> list[Path]:
         """Write ``NAME.md``, ``NAME.svg`` and ``NAME.png``."""
+        folder = Path(folder)
         pictures = [save(self.figure(), folder / f"{name}{suffix}") for suffix in (".svg", ".png")]
+        title = "How much of electric flow do these states hold?"
         text = f"# {title}\n\n{self.paragraph()}\n\n{NOTE}\n\n![values by layer]({name}.svg)\n\n{self.table()}\n"
         with whole_file(folder / f"{name}.md") as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -49,7 +49,7 @@ def probe(
         model: any model whose layers give a row for every node of a PyG batch.
         graphs: PyG data; ``edge_weight`` is read as conductances.
         layers: names of submodules, see :func:`~ohmformer.experiments.dream.states.node_states`.
-        untrained: the model with initial weights; made by ``reset_parameters`` unless given.
+        untrained: the model with initial weights; drawn anew for every seed by ``reset_parameters`` unless given.
         features: what is put into the model for every node; ``x`` unless given.
         forward: how to run the model on a batch.
         seeds: how many splits of the graphs into those that probes are fitted on and those that judge them.
@@ -62,15 +62,15 @@ def probe(
         raise ValueError(f"expected at least {FEWEST} graphs to fit and judge probes on, got {len(graphs)}")
     targets = Targets.of(graph_of(Batch.from_data_list([*graphs])))  # pyright: ignore[reportArgumentType]
     trained = recording.node_states(model, graphs, layers, forward)
-    initial = recording.untrained(model, 0) if untrained is None else untrained
-    before = recording.node_states(initial, graphs, layers, forward)
+    initial = [recording.untrained(model, seed) for seed in range(seeds)] if untrained is None else [untrained]
+    before = [recording.node_states(one, graphs, layers, forward) for one in initial]
     given = recording.input_features(graphs) if features is None else features
     return measure(trained, before, given, targets, seeds=seeds, folder=folder, progress=progress)
 
 
 def measure(
     trained: Mapping[str, Tensor],
-    untrained: Mapping[str, Tensor],
+    untrained: Sequence[Mapping[str, Tensor]],
     features: Tensor,
     targets: Targets,
     *,
@@ -78,15 +78,20 @@ def measure(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """Probe recorded states of layers, for several splits of the graphs; ``folder`` keeps each split's values."""
-    if list(trained) != list(untrained):
-        raise ValueError(f"expected the same layers of the untrained model, got {list(untrained)} and {list(trained)}")
+    """Probe recorded states of layers, for several splits of the graphs; ``folder`` keeps each split's values.
+
+    States of untrained models are given once for all splits, or one for each.
+    """
+    for one in untrained:
+        if list(one) != list(trained):
+            raise ValueError(f"expected the same layers of the untrained model, got {list(one)} and {list(trained)}")
     found = []
     for seed in range(seeds):
         path = None if folder is None else folder / f"split{seed}.json"
         if path is None or not path.is_file():
             steps = (seed * len(trained), seeds * len(trained))
-            values = _one_split(trained, untrained, features, targets, seed, progress, steps)
+            before = untrained[seed % len(untrained)]
+            values = _one_split(trained, before, features, targets, seed, progress, steps)
             if path is None:
                 found.append(values)
                 continue

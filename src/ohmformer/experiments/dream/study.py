@@ -93,7 +93,7 @@ def _probe_run(folder: Path, kept: Path, molecules: int, seeds: int, smiles: Pat
     trained, features = _states(model, split)
     before, _ = _states(fresh, split)
     return Probed(
-        config, error, measure(trained, before, features, targets_of(split), seeds=seeds, folder=kept, progress=progress)
+        config, error, measure(trained, [before], features, targets_of(split), seeds=seeds, folder=kept, progress=progress)
     )
 
 
