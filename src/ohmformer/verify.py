@@ -188,6 +188,7 @@ def eigensolvers(spectrum: Spectrum) -> dict[str, Callable[[int], SubspaceIterat
         "bottom k": lambda k: SubspaceIteration(built.Shifted(spectrum), built.GramSchmidt(k)),
         "top k, parallel heads": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.ParallelGramSchmidt(k)),
         "top k, newton-schulz": lambda k: SubspaceIteration(built.Laplacian(spectrum), NewtonSchulz(k)),
+        "top k, 3 products a step": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.GramSchmidt(k), products=3),
         "bottom k through L+": lambda k: SubspaceIteration(built.ThroughPinv(spectrum), NewtonSchulz(k)),
     }
 

@@ -48,21 +48,39 @@ SOLVERS = {
 
 @pytest.mark.parametrize("name", sorted(SOLVERS))
 @settings(max_examples=15)
-@given(g=connected(largest=9), k=st.integers(1, 3), steps=st.integers(0, 8))
-def test_angle_is_below_its_bound(device, name, g, k, steps):
+@given(g=connected(largest=9), k=st.integers(1, 3), steps=st.integers(0, 8), products=st.integers(1, 3))
+def test_angle_is_below_its_bound(device, name, g, k, steps, products):
     g = g.to(device)
     multiply, orthogonalize = SOLVERS[name]
-    solver = SubspaceIteration(multiply(exact.spectrum(g)), orthogonalize(k))
+    solver = SubspaceIteration(multiply(exact.spectrum(g)), orthogonalize(k), products)
     wanted = solver.eigenspace(g)
     assume(wanted.ratio <= 0.99)  # else the eigenspace is not separated, and the bound has nothing to say
     if orthogonalize is NewtonSchulz:
-        rounds = max(6, math.ceil(math.log(wanted.condition) / math.log(1.5)))
-        solver = SubspaceIteration(solver.multiply, NewtonSchulz(k, rounds))
+        rounds = max(6, math.ceil(products * math.log(wanted.condition) / math.log(1.5)))
+        solver = SubspaceIteration(solver.multiply, NewtonSchulz(k, rounds), products)
     start = solver.start(g, seed=1)
     gap = solver.gap(g, start)
     layers = solver.layers(steps)
     found = solver.run(g, start, layers=layers)
     assert sine(wanted.basis, found) <= solver.error_bound(layers, gap) + solver.rounding(gap, g.num_nodes)
+
+
+def test_several_products_before_one_orthogonalisation_reach_the_same_angle_in_fewer_layers():
+    g = weighted(3)
+    once, thrice = (SubspaceIteration(Laplacian(exact.spectrum(g)), GramSchmidt(2), products) for products in (1, 3))
+    start = once.start(g, seed=0)
+    gap = once.gap(g, start)
+    assert thrice.layers_for(1e-9, gap) < 0.6 * once.layers_for(1e-9, gap)
+    for solver in (once, thrice):
+        layers = solver.layers_for(1e-9, gap)
+        assert sine(solver.eigenspace(g).basis, solver.run(g, start, layers=layers)) <= 1e-9 + solver.rounding(gap, 12)
+    *_, plain = thrice.plain(g.laplacian(), thrice.inputs(g, start), thrice.layers(4) + 2)  # within a step, too
+    torch.testing.assert_close(thrice.run(g, start, layers=thrice.layers(4) + 2), plain.flip(-1))
+    assert [thrice.steps(layers) for layers in range(7)] == [0, 1, 2, 3, 3, 3, 4]
+    with pytest.raises(ValueError, match="expected at least 1 product in a step, got 0"):
+        SubspaceIteration(once.multiply, GramSchmidt(2), 0)
+    with pytest.raises(ValueError, match="to the power 3"):
+        SubspaceIteration(once.multiply, NewtonSchulz(2, 1), 3).error_bound(10, Gap(0.5, 1.0, 1.4))
 
 
 @pytest.mark.parametrize("name", sorted(SOLVERS))

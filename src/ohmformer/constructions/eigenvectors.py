@@ -1,6 +1,7 @@
 """Eigenvectors by subspace iteration: Lemma 6, Corollary 7, and faster ways for both halves of a step.
 
-A step multiplies k columns by a matrix whose leading eigenvectors are wanted, then makes them orthonormal again:
+A step multiplies k columns by a matrix whose leading eigenvectors are wanted, once or several times (section 4 of the paper
+mentions it), then makes them orthonormal again:
 
 | multiply by | finds | as |
 |---|---|---|
@@ -156,7 +157,11 @@ class Eigenspace:
 
 @dataclass(frozen=True)
 class SubspaceIteration(Runnable):
-    """Algorithm 1 of the paper, ``Phi <- orthonormalise(M Phi)``, for any of the matrices M above.
+    """Algorithm 1 of the paper, ``Phi <- orthonormalise(M^p Phi)``, for any of the matrices M above.
+
+    With ``products`` p > 1 layers are saved, as orthogonalisation takes most of them: a step has p + q layers instead of 1 + q
+    and lowers the error by ``ratio^p``. Its price is that columns become unequal by ``condition^p`` before they are made
+    orthonormal, which rounding is multiplied by and Newton-Schulz has to make up for.
 
     >>> from ohmformer.constructions import GramSchmidt
     >>> path = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
@@ -168,8 +173,13 @@ class SubspaceIteration(Runnable):
 
     multiply: Laplacian
     orthogonalize: Orthogonalization
+    products: int = 1
 
     answer: ClassVar[str] = VECTORS
+
+    def __post_init__(self) -> None:
+        if self.products < 1:
+            raise ValueError(f"expected at least 1 product in a step, got {self.products}")
 
     @property
     def k(self) -> int:
@@ -183,8 +193,8 @@ class SubspaceIteration(Runnable):
 
     @property
     def period(self) -> int:
-        """How many layers a step has: one to multiply, and those that orthogonalise."""
-        return 1 + len(self.orthogonalize.round)
+        """How many layers a step has: those that multiply, and those that orthogonalise."""
+        return self.products + len(self.orthogonalize.round)
 
     @property
     def preparation(self) -> int:
@@ -197,12 +207,13 @@ class SubspaceIteration(Runnable):
 
     def steps(self, layers: int) -> int:
         """Count how often a given depth multiplies; the span of the columns depends on nothing else."""
-        return math.ceil(max(check_layers(layers) - self.preparation, 0) / self.period)
+        whole, rest = divmod(max(check_layers(layers) - self.preparation, 0), self.period)
+        return whole * self.products + min(rest, self.products)
 
     def program(self, layers: int) -> Program:
         """Write down the preparation, then steps, cut off at ``layers`` layers."""
         prefix = self.multiply.prefix or Program({INCIDENCE: "edges"}, [])
-        period = [self.multiply.layer(self.scale), *self.orthogonalize.round]
+        period = [*[self.multiply.layer(self.scale)] * self.products, *self.orthogonalize.round]
         rest = max(check_layers(layers) - len(prefix.layers), 0)
         steps = Program({VECTORS: self.k}, [period[l % len(period)] for l in range(rest)], self.orthogonalize.normalization)
         whole = prefix.then(steps)
@@ -231,10 +242,10 @@ class SubspaceIteration(Runnable):
             phi = self._normalize(phi)
             yield phi
         for l in range(layers - self.preparation):
-            if l % self.period == 0:
+            if l % self.period < self.products:
                 phi = self._normalize(self.scale * (matrix @ phi))
             else:
-                phi = self.orthogonalize.step(phi, l % self.period - 1)
+                phi = self.orthogonalize.step(phi, l % self.period - self.products)
             yield phi
 
     def _normalize(self, phi: Tensor) -> Tensor:
@@ -248,16 +259,18 @@ class SubspaceIteration(Runnable):
     # ------------------------------------------------------------------------------------------------ bound
 
     def error_bound(self, layers: int, gap: Gap) -> float:
-        """Bound the sine of the largest angle between columns and eigenspace: ``ratio^steps tangent``, at most 1.
+        """Bound the sine of the largest angle between columns and eigenspace: ``ratio^t tangent`` for t products, at most 1.
 
         The classical bound for subspace iteration: the span after t products is ``M^t span(Phi_0)``.
         """
         if not 0 <= gap.ratio < 1:
             raise ValueError(f"{self.multiply.statement} needs an eigenvalue ratio in [0, 1), got {gap.ratio!r}")
-        if isinstance(self.orthogonalize, NewtonSchulz) and 1.5**self.orthogonalize.rounds < gap.condition:
+        unequal = gap.condition**self.products
+        if isinstance(self.orthogonalize, NewtonSchulz) and 1.5**self.orthogonalize.rounds < unequal:
+            power = "" if self.products == 1 else f", to the power {self.products},"
             raise ValueError(
-                f"{self.orthogonalize.rounds} rounds of Newton-Schulz make up for a ratio of eigenvalue 1 to k of at most "
-                f"{1.5**self.orthogonalize.rounds:.4g}, got {gap.condition:.4g}"
+                f"{self.orthogonalize.rounds} rounds of Newton-Schulz make up for a ratio of eigenvalue 1 to k{power} of at "
+                f"most {1.5**self.orthogonalize.rounds:.4g}, got {unequal:.4g}"
             )
         return min(1.0, gap.ratio ** self.steps(layers) * gap.tangent)
 
@@ -268,7 +281,8 @@ class SubspaceIteration(Runnable):
         self.error_bound(0, gap)
         if eps >= min(1.0, gap.tangent):
             return 0
-        steps = 1 if gap.ratio == 0 else max(1, math.ceil(math.log(eps / gap.tangent) / math.log(gap.ratio)))
+        products = 1 if gap.ratio == 0 else max(1, math.ceil(math.log(eps / gap.tangent) / math.log(gap.ratio)))
+        steps = math.ceil(products / self.products)
         if self.layers(steps) > MOST_LAYERS:
             raise ValueError(f"{self.multiply.statement} needs more than {MOST_LAYERS} layers for an angle of {eps:g}")
         return self.layers(steps)
@@ -276,11 +290,11 @@ class SubspaceIteration(Runnable):
     def rounding(self, gap: Gap, nodes: int, dtype: torch.dtype = torch.float64) -> float:
         """Bound what floating point may add to the sine of the angle.
 
-        A step commits a relative error of ``8 eps (nodes + layers a step)``, which is larger by ``condition`` for the
-        smallest of the columns, and sums to a geometric series in ``ratio``. A single layer of parallel heads leaves the
+        A step commits a relative error of ``8 eps (nodes + layers a step)``, which is larger by ``condition^products`` for
+        the smallest of the columns, and sums to a geometric series in ``ratio``. A single layer of parallel heads leaves the
         columns far from orthogonal when they were, so there every column may lose a factor of its own.
         """
-        loss = gap.condition ** (self.k if isinstance(self.orthogonalize, ParallelGramSchmidt) else 1)
+        loss = gap.condition ** (self.products * (self.k if isinstance(self.orthogonalize, ParallelGramSchmidt) else 1))
         return 8 * torch.finfo(dtype).eps * (nodes + self.period) * loss / (1 - gap.ratio)
 
     def eigenspace(self, graph: Graph) -> Eigenspace:
