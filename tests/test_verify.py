@@ -70,7 +70,8 @@ def without_projection(self, g, psi):
         ),
         pytest.param(
             lambda patch: patch.setattr(SubspaceIteration, "steps", lambda self, layers: 2 * layers),
-            {"top k", "bottom k", "top k, parallel heads", "top k, newton-schulz", "top k, 3 products a step", "bottom k through L+"},
+            {"top k", "bottom k", "top k, parallel heads", "top k, newton-schulz", "top k, 3 products a step",
+             "bottom k through L+"},
             id="an eigenvector bound that promises too much",
         ),
     ],

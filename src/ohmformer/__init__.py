@@ -8,7 +8,7 @@ Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`eff
 :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
 :func:`harmonic`, :func:`kron_reduce`, :func:`current_flow`, :func:`sparsify`.
 Power grids: :mod:`ohmformer.solve.power`.
-Weights: :mod:`ohmformer.constructions`, one class per lemma.
+Weights: :mod:`ohmformer.constructions`, one class per lemma; :func:`learned` trains some for your graphs.
 
 Names are imported when they are first asked for, so that processes that only read molecules do not wait for torch.
 """
@@ -20,6 +20,7 @@ from ohmformer import _moved
 
 if TYPE_CHECKING:
     from ohmformer import constructions, exact, native
+    from ohmformer.constructions.learned import learned
     from ohmformer.graph import Graph, Raster, Spectrum, circuit, families
     from ohmformer.graph.memory import forget
     from ohmformer.solve import (
@@ -68,6 +69,7 @@ __all__ = [
     "heat_kernel",
     "kirchhoff_index",
     "kron_reduce",
+    "learned",
     "native",
     "pinv_diagonal",
     "plan",
@@ -95,6 +97,7 @@ _HOMES = {
     "Raster": "graph",
     "Spectrum": "graph",
     "forget": "graph.memory",
+    "learned": "constructions.learned",
     "plan": "solve.plan",
 }
 """Where classes and functions are defined that are not in ``solve``."""

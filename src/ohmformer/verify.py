@@ -6,6 +6,9 @@ Three things are checked for every construction, graph and depth:
 - the efficient Transformer equals the plain matrix iteration, layer by layer;
 - the dense Transformer equals the efficient one, block by block and layer by layer. (Where the null space of L has no part
   in the answer, states are compared on the range of L.)
+
+Lemmas 1, 2, 3 and 6 are also checked in the dynamics of appendix E, where queries and keys read ``D^-1/2 B``: there they are
+about the normalised Laplacian ``N = D^-1/2 L D^-1/2``; weights are diagonal, and layers (or steps) are looped.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from ohmformer import constructions as built
 from ohmformer import exact
 from ohmformer.constructions import Construction, NewtonSchulz, Orthogonalization, SubspaceIteration
 from ohmformer.constructions.base import Runnable
-from ohmformer.constructions.eigenvectors import sine
+from ohmformer.constructions.eigenvectors import Gap, sine, tangent
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.families import Named, zoo
-from ohmformer.transformer import GRAM, INCIDENCE, Trace
+from ohmformer.transformer import GRAM, INCIDENCE, Program, Trace
+from ohmformer.transformer.normalize import Normalization
 
 AGREEMENT = 1e-10
 """How far apart, relatively, two realisations of one iteration may be in float64."""
@@ -162,6 +166,9 @@ def check_graph(named: Named, seed: int) -> Iterator[Check]:
     for name, kind in ORTHOGONALIZATIONS.items():
         trial = prepare(kind(min(4, named.graph.num_nodes)), named.graph, seed)
         yield trial.check(name, named.name, trial.layers_for(1e-12))
+    for name, trial, depths in in_molecules(named.graph, seed):
+        for layers in depths:
+            yield trial.check(name, named.name, layers)
 
 
 def functions_of_the_laplacian(spectrum: Spectrum) -> Iterator[tuple[str, Construction, tuple[int, ...]]]:
@@ -257,6 +264,64 @@ def prepare(construction: Runnable, graph: Graph, seed: int) -> Trial:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class InMolecules(Runnable):
+    """A construction in the dynamics of appendix E: queries and keys read ``D^-1/2 B``, so that it is about N, not L."""
+
+    inner: Construction | SubspaceIteration
+
+    @property
+    def answer(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The block that holds the answer."""
+        return self.inner.answer
+
+    def program(self, layers: int) -> Program:
+        """Write down the same weights."""
+        whole = self.inner.program(layers)
+        return Program(whole.blocks, whole.layers, replace(whole.normalization, degrees="gram"))
+
+    def plain(self, laplacian: Tensor, blocks: dict[str, Tensor], layers: int) -> Iterator[Tensor]:
+        """Compute the same iteration with N by matrix algebra."""
+        return self.inner.plain(normalized(laplacian), blocks, layers)
+
+
+def normalized(laplacian: Tensor) -> Tensor:
+    """Compute ``N = D^-1/2 L D^-1/2``; isolated nodes have zeros."""
+    return Normalization(degrees="gram").seen_gram(laplacian, None)
+
+
+def in_molecules(graph: Graph, seed: int) -> Iterator[tuple[str, Trial, tuple[int, ...]]]:
+    """List Lemmas 1, 2, 3 and 6 on the normalised Laplacian, judged by LAPACK, with the depths to check."""
+    values, vectors = torch.linalg.eigh(normalized(graph.laplacian()))
+    nonzero = torch.arange(len(values)) >= len(values) - int(graph.ranks.sum())  # eigenvalues ascend
+    if not bool(nonzero.any()):
+        return
+    spectrum, basis = Spectrum(float(values[nonzero].min()), float(values.max())), vectors[:, nonzero]
+    for name, construction, depths in list(functions_of_the_laplacian(spectrum)):
+        if construction.statement in ("Lemma 1", "Lemma 2", "Lemma 3"):
+            trial = prepare(construction, graph, seed)
+            image = torch.where(nonzero, construction.f(torch.where(nonzero, values, 1.0)), construction.at_zero)
+            truth, range_ = (vectors * image) @ vectors.mT, basis @ basis.mT
+            start = construction.inputs(graph, graph.identity() if construction.at_zero else range_)
+            error = lambda x, truth=truth, size=construction.size: float(torch.linalg.matrix_norm(x - truth, 2)) / size  # noqa: E731
+            yield (
+                f"{name}, molecules",
+                replace(trial, construction=InMolecules(construction), blocks=start, error=error),
+                depths,
+            )
+    ratios = {k: float(values[-k - 1] / values[-k]) for k in range(1, min(4, basis.shape[1]))}
+    k = min(ratios, key=ratios.__getitem__, default=0)
+    if not k or ratios[k] > SLOWEST_RATIO:
+        return
+    solver, top = SubspaceIteration(built.Laplacian(spectrum), built.GramSchmidt(k)), basis[:, -k:]
+    start = basis @ (basis.mT @ solver.start(graph, seed))
+    gap = Gap(ratios[k], tangent(top, start), float(values[-1] / values[-k]))
+    yield "top k, molecules", Trial(
+        InMolecules(solver), graph, "Lemma 6", solver.inputs(graph, start), error=lambda columns: sine(top, columns),
+        bound=lambda layers: solver.error_bound(layers, gap), rounding=lambda _: solver.rounding(gap, graph.num_nodes),
+    ), tuple(solver.layers(steps) for steps in (0, 1, 3, 10, 25))  # fmt: skip
+
+
 def _smallest(columns: Tensor) -> float:
     """Compute the smallest singular value."""
     return float(torch.linalg.svdvals(columns)[-1])
@@ -269,7 +334,7 @@ def _compare(construction: Runnable, graph: Graph, blocks: dict[str, Tensor], la
     if isinstance(construction, Orthogonalization):
         iterates = construction.plain(blocks[construction.answer], layers)
     else:
-        assert isinstance(construction, Construction | SubspaceIteration)
+        assert isinstance(construction, Construction | SubspaceIteration | InMolecules)
         iterates = construction.plain(graph.laplacian(), blocks, layers)
     answers = efficient[construction.answer]
     plain = _worst([0.0, *(_difference(a, b) for a, b in zip(answers[1:], iterates, strict=True))])

@@ -4,7 +4,7 @@ Electric flow: :class:`GradientDescent` (Lemma 1), :class:`Squaring` (Lemma 4), 
 :class:`ChebyshevCubing`.
 The square root of the pseudo-inverse: :class:`PowerSeriesRoot` (Lemma 2), :class:`NewtonSchulzRoot`.
 Heat kernel: :class:`TaylorHeat` (Lemma 3), :class:`CubedHeat` (Lemma 5), :class:`SeededHeat`.
-Any other function: :class:`SpectralFilter`.
+Any other function: :class:`SpectralFilter`. Trained on somebody's graphs: :class:`Learned`, by ``ohmformer.learned``.
 Eigenvectors: :class:`SubspaceIteration` of :class:`Laplacian` (Lemma 6), :class:`Shifted` (Corollary 7) or
 :class:`ThroughPinv`, with :class:`GramSchmidt` (Lemma 8), :class:`ParallelGramSchmidt` or :class:`NewtonSchulz`.
 
@@ -21,6 +21,7 @@ from ohmformer.constructions.base import Construction
 from ohmformer.constructions.eigenvectors import Gap, Laplacian, Shifted, SubspaceIteration, ThroughPinv
 from ohmformer.constructions.electric import Chebyshev, ChebyshevCubing, GradientDescent, Squaring
 from ohmformer.constructions.heat import CubedHeat, SeededHeat, TaylorHeat
+from ohmformer.constructions.learned import Learned
 from ohmformer.constructions.orthogonalize import GramSchmidt, NewtonSchulz, Orthogonalization, ParallelGramSchmidt
 from ohmformer.constructions.resistive import NewtonSchulzRoot, PowerSeriesRoot
 from ohmformer.constructions.spectral import SpectralFilter
@@ -34,6 +35,7 @@ __all__ = [
     "GradientDescent",
     "GramSchmidt",
     "Laplacian",
+    "Learned",
     "NewtonSchulz",
     "NewtonSchulzRoot",
     "Orthogonalization",

@@ -159,9 +159,9 @@ class Eigenspace:
 class SubspaceIteration(Runnable):
     """Algorithm 1 of the paper, ``Phi <- orthonormalise(M^p Phi)``, for any of the matrices M above.
 
-    With ``products`` p > 1 layers are saved, as orthogonalisation takes most of them: a step has p + q layers instead of 1 + q
-    and lowers the error by ``ratio^p``. Its price is that columns become unequal by ``condition^p`` before they are made
-    orthonormal, which rounding is multiplied by and Newton-Schulz has to make up for.
+    With ``products`` p > 1 layers are saved, as orthogonalisation takes most of them: a step has p + q layers instead of
+    1 + q and lowers the error by ``ratio^p``. Its price is that columns become unequal by ``condition^p`` before they are
+    made orthonormal, which rounding is multiplied by and Newton-Schulz has to make up for.
 
     >>> from ohmformer.constructions import GramSchmidt
     >>> path = Graph.from_edges([(0, 1), (1, 2), (2, 3)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ohmformer.experiments.learn import newton, scalars
+from ohmformer.constructions import newton, scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.models import ANSWERS, features
 from ohmformer.experiments.learn.setting import Setting

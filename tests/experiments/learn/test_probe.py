@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from ohmformer.experiments.learn import checkpoint, probe, scalars
+from ohmformer.constructions import scalars
+from ohmformer.experiments.learn import checkpoint, probe
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.start import _matrices, lemma

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.experiments.learn import scalars
+from ohmformer.constructions import scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint, load
 from ohmformer.experiments.learn.models import PHI, run_model, trained_model, trained_program
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, HEAT_TIME

@@ -5,7 +5,7 @@
 | ``setting`` | one setting of an experiment |
 | ``graphs``, ``tasks`` | fresh graphs; problems on them, and the losses |
 | ``start`` | where training starts: random weights, or near a lemma |
-| ``scalars``, ``newton`` | from a lemma: ten numbers a layer, on eigenvalues, by Levenberg-Marquardt |
+| ``constructions/scalars``, ``newton`` | from a lemma: ten numbers a layer, on eigenvalues, by Levenberg-Marquardt |
 | ``models``, ``muon`` | from random weights: stacked matrices, by orthogonalised momentum |
 | ``train``, ``checkpoint`` | the training loop, and how it is resumed |
 | ``figures``, ``sweep`` | Figures 1 to 3 as lists of settings, and how they are run |

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.experiments.learn import scalars
+from ohmformer.constructions import scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.layer import layer, unit_norm, unit_trace
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, Problems

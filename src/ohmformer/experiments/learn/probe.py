@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.experiments.learn import scalars
+from ohmformer.constructions import scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.start import lemma
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Problems, demand_loss, draw, generator

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.constructions import GradientDescent, PowerSeriesRoot, TaylorHeat
+from ohmformer.constructions import GradientDescent, PowerSeriesRoot, TaylorHeat, scalars
 from ohmformer.constructions.base import Construction
-from ohmformer.experiments.learn import scalars
 from ohmformer.experiments.learn.graphs import GraphDistribution
 from ohmformer.experiments.learn.models import random_weights
 from ohmformer.experiments.learn.setting import TOURNAMENT, Setting

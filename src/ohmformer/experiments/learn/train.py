@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.experiments.learn import checkpoint, muon, newton, scalars
+from ohmformer.constructions import newton, scalars
+from ohmformer.experiments.learn import checkpoint, muon
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.models import PHI, loss_and_gradients, run_model, trained_model
 from ohmformer.experiments.learn.setting import TOURNAMENT, WHOLE, Setting

@@ -36,15 +36,23 @@ ON_GRAM = [4, 5, 6, 7, 9]
 
 
 def response(
-    scalars: Float[Tensor, "*batch layers 10"], eigenvalues: Float[Tensor, "*graphs m"], *, normalize_incidence: bool
+    scalars: Float[Tensor, "*batch layers 10"],
+    eigenvalues: Float[Tensor, "*graphs m"],
+    *,
+    normalize_incidence: bool,
+    up_to_scale: bool = True,
 ) -> Float[Tensor, "*out m"]:
-    """Evaluate ``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph."""
+    """Evaluate ``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph or as it is."""
     rows = [row[..., None].unbind(-2) for row in scalars.unbind(-2)]
-    return _respond(rows, eigenvalues, normalize_incidence)
+    return _respond(rows, eigenvalues, normalize_incidence, up_to_scale)
 
 
 def response_and_jacobian(
-    scalars: Float[Tensor, "seeds layers 10"], eigenvalues: Float[Tensor, "seeds graphs m"], *, normalize_incidence: bool
+    scalars: Float[Tensor, "seeds layers 10"],
+    eigenvalues: Float[Tensor, "seeds graphs m"],
+    *,
+    normalize_incidence: bool,
+    up_to_scale: bool = True,
 ) -> tuple[Float[Tensor, "seeds graphs m"], Float[Tensor, "seeds graphs m parameters"]]:
     """Compute responses and their derivatives, with the norms of Phi held constant.
 
@@ -54,7 +62,8 @@ def response_and_jacobian(
     graphs, m = eigenvalues.shape[-2:]
     copies = 1 if normalize_incidence else m
     leaves = [x[:, None, None].repeat(1, graphs, copies).requires_grad_() for x in scalars.flatten(1).unbind(-1)]
-    answer = _respond([leaves[i : i + WIDTH] for i in range(0, len(leaves), WIDTH)], eigenvalues, normalize_incidence)
+    rows = [leaves[i : i + WIDTH] for i in range(0, len(leaves), WIDTH)]
+    answer = _respond(rows, eigenvalues, normalize_incidence, up_to_scale)
 
     def derivatives(of: Tensor) -> Tensor:
         """Differentiate in all scalars; the last layer's alphas act on a B that is not used, so theirs are zero."""
@@ -64,13 +73,14 @@ def response_and_jacobian(
     return answer.detach(), torch.cat([derivatives(part) for part in parts], dim=-2)
 
 
-def _respond(rows: Sequence[Sequence[Tensor]], eigenvalues: Tensor, normalize_incidence: bool) -> Tensor:
+def _respond(rows: Sequence[Sequence[Tensor]], eigenvalues: Tensor, normalize_incidence: bool, up_to_scale: bool) -> Tensor:
     """Evaluate the layers, each given as ten tensors that broadcast with the eigenvalues."""
     g, p, q = eigenvalues, torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
     for l, (r00, r01, r10, r11, v00, v01, v10, v11, a_r, a_v) in enumerate(rows):
         p, q = p + (r00 + g * v00) * p + (r01 + g * v01) * q, q + (r10 + g * v10) * p + (r11 + g * v11) * q
-        size = (p.square() + q.square()).sum(-1, keepdim=True).detach().rsqrt()
-        p, q = p * size, q * size
+        if up_to_scale:
+            size = (p.square() + q.square()).sum(-1, keepdim=True).detach().rsqrt()
+            p, q = p * size, q * size
         if l < len(rows) - 1:
             g = (1 + a_r + a_v * g).square() * g
             if normalize_incidence:
@@ -82,13 +92,17 @@ def loss(
     answer: Float[Tensor, "*seeds graphs m"],
     target: Float[Tensor, "*#seeds graphs m"],
     squares: Float[Tensor, "*#seeds graphs demands m"],
+    *,
+    up_to_scale: bool = True,
 ) -> Float[Tensor, "*seeds"]:
     """Compute the loss of responses, ``mean |h c / |h c| - t c / |t c||^2``, for demands of squared coefficients ``c^2``.
 
-    Squares summed over the demands of a graph give the Frobenius loss.
+    Squares summed over the demands of a graph give the Frobenius loss. Without ``up_to_scale`` it is the squared relative
+    error, ``mean |h c - t c|^2 / |t c|^2``.
     """
     h, t = answer[..., None, :], target[..., None, :]
     size_h, size_t = ((squares * x.square()).sum(-1, keepdim=True).sqrt() for x in (h, t))
+    size_h = size_h if up_to_scale else size_t
     return (squares * (h / size_h - t / size_t).square()).sum(-1).mean(dim=(-2, -1))
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.experiments.learn.scalars import loss, response, response_and_jacobian
+from ohmformer.constructions.scalars import loss, response, response_and_jacobian
 
 TRIES = 8
 SHRINK, GROW = 1 / 3, 4.0
@@ -30,11 +30,13 @@ def step(
     squares: Float[Tensor, "seeds graphs demands m"],
     *,
     normalize_incidence: bool,
+    up_to_scale: bool = True,
 ) -> tuple[Float[Tensor, "seeds layers 10"], Float[Tensor, " seeds"], Float[Tensor, " seeds"]]:
     """Take a step; returns new scalars, new damping, and the loss before the step."""
-    answer, jacobian = response_and_jacobian(scalars, eigenvalues, normalize_incidence=normalize_incidence)
-    hessian, gradient = _normal_equations(answer, jacobian, target, squares)
-    before = loss(answer, target, squares)
+    how = {"normalize_incidence": normalize_incidence, "up_to_scale": up_to_scale}
+    answer, jacobian = response_and_jacobian(scalars, eigenvalues, **how)
+    hessian, gradient = _normal_equations(answer, jacobian, target, squares, up_to_scale)
+    before = loss(answer, target, squares, up_to_scale=up_to_scale)
     diagonal = hessian.diagonal(dim1=-2, dim2=-1)
     diagonal = torch.diag_embed(diagonal + 1e-9 * diagonal.amax(-1, keepdim=True))
     moved, damping = scalars.clone(), damping.clone()
@@ -43,8 +45,9 @@ def step(
         matrix = hessian[waiting] + damping[waiting, None, None] * diagonal[waiting]
         direction = torch.linalg.solve_ex(matrix, -gradient[waiting, :, None])[0]
         candidate = scalars[waiting] + direction.view_as(scalars[waiting])
-        answer = response(candidate[:, None], eigenvalues[waiting], normalize_incidence=normalize_incidence)
-        better = loss(answer, target[waiting], squares[waiting]) < before[waiting]  # false where the step led to NaN
+        answer = response(candidate[:, None], eigenvalues[waiting], **how)
+        after = loss(answer, target[waiting], squares[waiting], up_to_scale=up_to_scale)
+        better = after < before[waiting]  # false where the step led to NaN
         moved[waiting[better]] = candidate[better]
         damping[waiting] = (damping[waiting] * torch.where(better, SHRINK, GROW)).clamp(LEAST, MOST)
         waiting = waiting[~better]
@@ -58,17 +61,25 @@ def _normal_equations(
     jacobian: Float[Tensor, "seeds graphs m parameters"],
     target: Float[Tensor, "seeds graphs m"],
     squares: Float[Tensor, "seeds graphs demands m"],
+    up_to_scale: bool = True,
 ) -> tuple[Float[Tensor, "seeds parameters parameters"], Float[Tensor, "seeds parameters"]]:
     """Compute the Gauss-Newton matrix and half the gradient, summed over graphs and demands.
 
     For one demand let ``N = |h c|``, ``T = |t c|`` and ``a = c^2 h / N^2``. In h the residual's Jacobian gives
-    ``M = diag(c^2) / N^2 - a a^T`` and the gradient ``a cos - c^2 t / (N T)``.
+    ``M = diag(c^2) / N^2 - a a^T`` and the gradient ``a cos - c^2 t / (N T)``. Of the relative error they are
+    ``diag(c^2) / T^2`` and ``c^2 (h - t) / T^2``.
     """
     h, t = answer[..., None, :], target[..., None, :]
     size_h, size_t = ((squares * x.square()).sum(-1, keepdim=True).sqrt() for x in (h, t))
+    flat = jacobian.flatten(1, 2)
+    if not up_to_scale:
+        weights = squares / size_t.square()
+        slope = (weights * (h - t)).sum(-2)
+        return flat.mT @ (weights.sum(-2)[..., None] * jacobian).flatten(1, 2), (flat.mT @ slope.flatten(1)[..., None])[
+            ..., 0
+        ]
     cosine = (squares * h * t).sum(-1, keepdim=True) / (size_h * size_t)
     a = squares * h / size_h.square()
     middle = torch.diag_embed((squares / size_h.square()).sum(-2)) - a.mT @ a
     slope = (a * cosine - squares * t / (size_h * size_t)).sum(-2)
-    flat = jacobian.flatten(1, 2)
     return flat.mT @ (middle @ jacobian).flatten(1, 2), (flat.mT @ slope.flatten(1)[..., None])[..., 0]
