@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ def random_graphs(count: int, low: int = 6, high: int = 11) -> list[Data]:
 
 
 def batch_of(graphs: list[Data]) -> Graph:
-    return graph_of(Batch.from_data_list(graphs))
+    batch: Any = Batch.from_data_list([*graphs])
+    return graph_of(batch)
 
 
 class Planted(nn.Module):
@@ -56,7 +58,7 @@ class Planted(nn.Module):
         self.lemma, self.layers = lemma, nn.ModuleList(nn.Identity() for _ in range(depth + 1))
         self.mix = torch.randn(4, 4, generator=torch.Generator().manual_seed(2))
 
-    def forward(self, graphs: Batch) -> Tensor:
+    def forward(self, graphs: Any) -> Tensor:
         graph = graph_of(graphs)
         real = torch.arange(graph.width) < graph.graph_sizes[:, None]
         noise = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(3))
@@ -100,9 +102,10 @@ def test_targets_are_those_of_lapack_and_of_powers_of_the_walk():
     targets = Targets.of(batch_of(graphs))
     for i, data in enumerate(graphs):
         rows = targets.nodes.rows(torch.tensor([i]))
-        n = data.num_nodes
+        n, edges = len(rows), data.edge_index
+        assert edges is not None
         a = np.zeros((n, n))
-        a[tuple(data.edge_index.numpy())] = 1.0
+        a[tuple(edges.numpy())] = 1.0
         laplacian, walk = np.diag(a.sum(1)) - a, a / a.sum(1, keepdims=True)
         values, vectors = np.linalg.eigh(laplacian)
         truth = [np.linalg.pinv(laplacian), *(vectors @ np.diag(np.exp(-s * values)) @ vectors.T for s in (0.5, 4.0))]
@@ -159,14 +162,14 @@ def test_what_the_degree_tells_is_taken_out_and_what_it_does_not_tell_is_left():
 
 def test_states_are_those_of_the_layers_in_order_and_the_model_is_left_as_it_was():
     graphs = random_graphs(10)
-    model = GIN(2, 4, num_layers=3, norm="batch_norm").train()
+    model: Any = GIN(2, 4, num_layers=3, norm="batch_norm").train()
     model.convs[1].eval()
     modes = [m.training for m in model.modules()]
     found = dream.node_states(model, graphs)
     assert list(found) == [f"convs.{i}" for i in range(3)]
     assert [m.training for m in model.modules()] == modes
     assert not any(m._forward_hooks for m in model.modules())
-    batch = Batch.from_data_list(graphs)
+    batch: Any = Batch.from_data_list([*graphs])
     model.eval()
     with torch.no_grad():
         torch.testing.assert_close(found["convs.0"], model.convs[0](batch.x, batch.edge_index))
@@ -180,9 +183,10 @@ def test_states_are_those_of_the_layers_in_order_and_the_model_is_left_as_it_was
 
 
 def test_an_untrained_copy_has_other_weights_and_leaves_the_model_and_the_global_seed_alone():
-    model = GIN(2, 4, num_layers=2)
+    model: Any = GIN(2, 4, num_layers=2)
     before, state = {k: x.clone() for k, x in model.state_dict().items()}, torch.random.get_rng_state()
-    fresh, again = (states.untrained(model, 7) for _ in range(2))
+    fresh: Any = states.untrained(model, 7)
+    again: Any = states.untrained(model, 7)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(x, before[k]) for k, x in model.state_dict().items())
     assert not torch.equal(fresh.convs[0].nn.lins[0].weight, model.convs[0].nn.lins[0].weight)
