@@ -20,7 +20,7 @@ from ohmformer import _moved
 
 if TYPE_CHECKING:
     from ohmformer import constructions, exact, native
-    from ohmformer.constructions.learned import learned
+    from ohmformer.constructions.learned import learned as learned
     from ohmformer.graph import Graph, Raster, Spectrum, circuit, families
     from ohmformer.graph.memory import forget
     from ohmformer.solve import (
@@ -69,7 +69,6 @@ __all__ = [
     "heat_kernel",
     "kirchhoff_index",
     "kron_reduce",
-    "learned",
     "native",
     "pinv_diagonal",
     "plan",
@@ -108,7 +107,7 @@ _moved.install()
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{_MODULES[name]}")
-    if name in __all__:
+    if name in __all__ or name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'solve')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
