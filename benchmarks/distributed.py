@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tol", type=float, default=1e-6)
-    parser.add_argument("--entry", type=float, default=0.5, help="ns for an entry and a demand, for model")
+    parser.add_argument("--entry", type=float, default=0.18, help="ns for an entry and a demand, for model; as layer found")
     parser.add_argument("--first", type=int, default=100_000)
     parser.add_argument("--chunk", type=int, default=2000)
     arguments = parser.parse_args()
