@@ -234,13 +234,12 @@ class Ends:
 
     def look(self, diagonal: Float[np.ndarray, " steps"], beside: Float[np.ndarray, " steps"]) -> bool:
         """Whether enough is known, from a tridiagonal matrix and, last in ``beside``, its next entry."""
-        values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
-        leftover = beside[-1] * np.abs(vectors[-1])
-        last, self.low = self.low, float(values[0] - min(leftover[0], values[0] / 2))
-        self.high, self.steps = float(values[-1] + leftover[-1]), len(diagonal)
-        settled = leftover[0] < values[0] / 4 and abs(last - self.low) < 0.05 * self.low
-        self.separated = bool(beside[-1] < 1e-12 or settled)
-        self.below = not self.separated and float(values[0]) < self.floor
+        (lowest, left_low), (highest, left_high) = (_ritz(diagonal, beside, i) for i in (0, len(diagonal) - 1))
+        last, self.low = self.low, lowest - min(left_low, lowest / 2)
+        self.high, self.steps = highest + left_high, len(diagonal)
+        settled = left_low < lowest / 4 and abs(last - self.low) < 0.05 * self.low
+        self.separated = bool(beside[-1] < 1e-12) or settled
+        self.below = not self.separated and lowest < self.floor
         return self.separated or self.below
 
     def found(self) -> Extremes:
@@ -248,6 +247,12 @@ class Ends:
         low = min(max(0.95 * self.low, 1e-14), LARGEST)
         spectrum = Spectrum(low, min(max(1.01 * self.high, low), LARGEST))
         return Extremes(spectrum, self.separated, self.floor if self.below else 0.0, self.steps)
+
+
+def _ritz(diagonal: Float[np.ndarray, " steps"], beside: Float[np.ndarray, " steps"], i: int) -> tuple[float, float]:
+    """One eigenvalue of a tridiagonal matrix, and its residual: the next entry times its vector's last one."""
+    value, vector = eigh_tridiagonal(diagonal, beside[:-1], select="i", select_range=(i, i))
+    return float(value[0]), float(beside[-1]) * abs(float(vector[-1, 0]))
 
 
 def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, floor: float = 0.0) -> Extremes:
