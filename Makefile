@@ -7,7 +7,7 @@ KERNELS := $(wildcard src/ohmformer/native/src/*)
 NEEDED := requirements.lock pyproject.toml CMakeLists.txt .ci/build_backend.py $(KERNELS)
 STAMP := $(VENV)/.installed-$(shell cat $(NEEDED) | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit test-slow test-devices test-native test-aarch64 wheel docs bench hooks clean
+.PHONY: demo test lint types unit test-slow test-devices test-native test-aarch64 wheel package docs bench hooks clean
 
 demo: $(STAMP)
 	$(BIN)/ohmformer verify --out runs/verify.json
@@ -67,6 +67,15 @@ wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/wheel/kernels .
 	PATH=$(CURDIR)/$(BIN) $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/wheel/none .
 	for kind in kernels none; do sh .ci/smoke $(BIN)/python $(BUILD)/wheel $$kind || exit 1; done
+
+# wheel and sdist as they would be uploaded, checked in an environment of their own
+package: $(STAMP)
+	rm -rf $(BUILD)/package
+	$(PYTHON) -m venv $(BUILD)/package/env
+	$(BUILD)/package/env/bin/python -m pip install --quiet build twine check-wheel-contents
+	$(BUILD)/package/env/bin/python -m build --outdir $(BUILD)/package/dist .
+	$(BUILD)/package/env/bin/twine check --strict $(BUILD)/package/dist/*
+	$(BUILD)/package/env/bin/check-wheel-contents $(BUILD)/package/dist/*.whl
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -64,13 +63,8 @@ def provenance() -> str:
     """Command, commit, machine and date, as one paragraph."""
     arguments = " ".join(Path(x).name if "/" in x else x for x in sys.argv[1:])
     command = f"python benchmarks/{Path(sys.argv[0]).name} {arguments}".strip()
-    git = ["git", "-C", str(RESULTS.parent)]
-    commit = subprocess.run(
-        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    dirty = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True).stdout.strip()
     return (
-        f"`{command}`, commit {commit}{' with changes' if dirty else ''}, "
+        f"`{command}`, {machine.commit()}, "
         f"{machine.today()}, {machine.processor()}, {os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}."
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ohmformer.apps.report.gallery import SETUP, exhibits
-from tests.docs.blocks import LANGUAGES, ROOT, RUN, blocks, run_bash, run_page
+from tests.docs.blocks import FENCE, LANGUAGES, ROOT, RUN, blocks, run_bash, run_page
 
 PAGES = {str(path.relative_to(ROOT / "docs")): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
 
@@ -45,6 +45,12 @@ def test_every_fence_is_closed_and_names_its_language(name: str):
     found = blocks(PAGES[name])
     assert {block.language for block in found} <= LANGUAGES
     assert sum(line.startswith("```") for line in PAGES[name].splitlines()) == 2 * len(found)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if not name.startswith("reference/")])
+def test_a_page_has_fewer_than_1500_words(name: str):
+    prose = FENCE.sub("", PAGES[name])
+    assert len([word for word in prose.split() if any(map(str.isalnum, word))]) < 1500
 
 
 @pytest.mark.parametrize("exhibit", exhibits(), ids=lambda e: e.slug)

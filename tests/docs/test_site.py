@@ -5,7 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+import zlib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -46,6 +49,22 @@ def test_reference_examples_commands_and_results_are_there(site: Path):
     examples = (site / "examples.html").read_text()
     assert all(path.name in examples for path in (ROOT / "examples").glob("*.py"))
     assert len(list((site / "results").glob("*.html"))) == len(list((ROOT / "results").glob("*.md"))) + 1
+
+
+PUBLIC = ("", ".constructions", ".transformer", ".solve", ".graph", ".encoding")
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_is_in_the_reference(site: Path, package: str):
+    inventory = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
+    documented = {line.split()[0] for line in inventory.splitlines() if line}
+    module = import_module(f"ohmformer{package}")
+    for name in module.__all__:
+        thing = getattr(module, name)
+        full = thing.__name__ if isinstance(thing, ModuleType) else f"{getattr(thing, '__module__', '')}.{name}"
+        assert full in documented or any(x.endswith(f".{name}") for x in documented if not hasattr(thing, "__module__")), (
+            full
+        )
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -48,9 +49,26 @@ def today() -> str:
     return str(datetime.datetime.now(tz=datetime.UTC).date())
 
 
+def commit() -> str:
+    """The commit of the checkout that this file lies in, ``with changes`` if it has some; the version if it lies in none."""
+    file = Path(__file__)
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(file.parent), *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)  # an environment may lie in a checkout of something else
+        changed = " with changes" if git("status", "--porcelain", "--", "../..") else ""
+        return f"commit {git('rev-parse', '--short', 'HEAD')}{changed}"
+    except (OSError, subprocess.CalledProcessError):
+        return f"version {version('ohmformer')}"
+
+
 def one_line() -> str:
-    """Date, processor, cores and versions, for a table to say where its numbers come from."""
-    return f"{today()}, {processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
+    """Commit, date, processor, cores and versions, for a table to say where its numbers come from."""
+    python = f"Python {platform.python_version()}, torch {version('torch')}"
+    return f"{commit()}, {today()}, {processor()}, {os.cpu_count()} cores, {python}"
 
 
 def facts() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ohmformer.apps.command_line.errors import one_sentence
-from ohmformer.apps.command_line.progress import progress
+from ohmformer.apps.command_line.progress import on_terminal, progress
 
 COLUMN = "Column of a table that holds SMILES; without it a table is SMILES if it has a column named smiles, else edges."
 UNWEIGHTED = "Leave out all columns of edge lists but the first two."
@@ -75,6 +76,14 @@ def pretrain(
             typer.echo(f"  {name:20}" + "  ".join(f"{x:.3f}" for x in [*loss.tolist(), float(loss.mean())]))
 
 
+def _lines(source: Path) -> int | None:
+    """How many lines a file has, about as many as molecules; None for a folder."""
+    if not source.is_file():
+        return None
+    with gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb") as file:
+        return sum(1 for _ in file)
+
+
 def encode(
     source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv, .gz), a PyG dataset folder or edge lists.")],
     out: Annotated[Path, typer.Option(help="Parquet file to write.")],
@@ -101,8 +110,9 @@ def encode(
         from ohmformer.encoding.bulk import Reading, encode_file
 
         reading = Reading(column, resistance, conductance, unweighted)
+        lines = _lines(source) if on_terminal() else None
         rows, bad = encode_file(
             source, out, encoding, reading=reading, exact=exact or (), s=s, chunk=chunk, cluster=cluster,
-            progress=lambda rows, bad: show(rows, None, f"encoding, {bad} graphs bad"),
+            progress=lambda rows, bad: show(rows, lines, f"encoding, {bad} graphs bad"),
         )  # fmt: skip
     typer.echo(f"{rows - bad} graphs in {out}, {bad} that could not be read in {out.with_suffix('.bad.csv')}")
