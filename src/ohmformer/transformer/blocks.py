@@ -31,6 +31,7 @@ from torch import Tensor
 from ohmformer.transformer.normalize import NONE, Normalization
 
 INCIDENCE = "incidence"
+"""The name of the block that holds rows of B."""
 
 Width = str | int
 """``"edges"``, ``"nodes"``, ``"demands"``, or a number."""

@@ -21,7 +21,7 @@ FILE, ASKED, ANSWER = "How the file is read", "What is asked", "What is written"
 """Headings of the help."""
 CERTIFICATE = ("method", "layers", "residual", "error", "error_kind", "bound", "seconds", "stopped", "note")
 """What ``--json`` tells of an answer."""
-METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "elimination", "direct")
+METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "conjugate", "elimination", "direct")
 """As in :mod:`ohmformer.solve.plan`, for completion, which is too slow if it imports torch; a test compares them."""
 
 
