@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
-GRAPHS = {"CSL": (50, 100), "Grid": (50, 100)}
+GRAPHS = {"CSL": (50, 100, 500), "Grid": (50, 100, 500)}
 TASKS = {"Electric flow": "Effective", "Resistance from a node": "Largest", "Heat": "Heat", "Eigenvector": "Smallest"}
 CLICK = """async ([label, word]) => {
     const pill = [...document.querySelectorAll(".pills label")].find((x) => x.textContent === label);

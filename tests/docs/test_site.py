@@ -1,5 +1,6 @@
 """The documentation builds without a warning, and needs nothing from elsewhere."""
 
+import json
 import os
 import re
 import shutil
@@ -67,6 +68,15 @@ def test_every_public_name_is_in_the_reference(site: Path, package: str):
             assert f"{thing.__module__}.{name}" in documented
         else:  # a constant does not know where it is from
             assert any(entry.endswith(f".{name}") for entry in documented), name
+
+
+def test_a_circuit_plays_on_the_first_page(site: Path):
+    first, text = (site / "index.html").read_text(), (site / "play.html").read_text()
+    assert 'src="play.html"' in first
+    assert len(text) < 300_000
+    answer = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["answer"]
+    assert f"(left, {answer['layers']} layers)" in " ".join(first.split())
+    assert f"(right, {answer['beside']['layers']} layers)" in " ".join(first.split())
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path):

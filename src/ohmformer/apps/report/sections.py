@@ -17,7 +17,7 @@ from ohmformer.apps.report.page import Section, folded, html_table
 from ohmformer.experiments.learn.figures import PANELS, PRESETS
 from ohmformer.native import machine
 
-MOLECULES = ("table2", "molecules", "node-order", "node_order", "pretraining")
+MOLECULES = ("table2", "molecules", "pretraining")
 """Prefixes of the names of tables about molecules."""
 REAL = ("real_graphs", "edge_resistances", "certificates", "any_graph")
 ZINC12K = ("zinc12k", "csl")
@@ -34,7 +34,7 @@ def sections(results: Path, runs: Path) -> list[Section]:
     documents = [Document.read(path) for path in sorted(results.glob("*.md"))]
 
     def named(*prefixes: str) -> list[Document]:
-        return [d for d in documents if d.path.stem.startswith(prefixes)]
+        return [d for prefix in prefixes for d in documents if d.path.stem.startswith(prefix)]
 
     figures = [d for d in documents if d.path.stem.split("-")[0] in PANELS]
     placed = [*figures, *named(*MOLECULES, *REAL, *ZINC12K, *DREAM, *SCALE)]

@@ -64,7 +64,8 @@
 
   let view = EMPTY;
   let framed = "";
-  let nearest = Infinity; /* distance of two nodes, which must not cover each other */
+  let crowded = false;
+  let spacing = Infinity; /* from a node to the next one, in the median */
 
   function frame(state, fixed) {
     const key = JSON.stringify([state.origin, state.nodes.length]);
@@ -78,14 +79,14 @@
     const margin = 60 + 0.06 * Math.max(w, h);
     view = { w: Math.max(w + 2 * margin, LEAST.w), h: Math.max(h + 2 * margin, LEAST.h) };
     view = { x: left + w / 2 - view.w / 2, y: top + h / 2 - view.h / 2, ...view };
-    nearest = Infinity;
-    for (let i = 0; i < xs.length; i++) {
-      for (let j = 0; j < i; j++) nearest = Math.min(nearest, Math.hypot(xs[i] - xs[j], ys[i] - ys[j]));
-    }
+    const nearest = xs.map((x, i) => xs.reduce((least, u, j) => (j === i ? least : Math.min(least, Math.hypot(u - x, ys[j] - ys[i]))), Infinity));
+    spacing = nearest.sort((a, b) => a - b)[nearest.length >> 1];
+    crowded = xs.length > NAMED;
   }
 
   explorer.radius = function () {
-    return Math.min(40, Math.max(24, 0.027 * Math.max(view.w, 1.5 * view.h)), Math.max(9, 0.42 * nearest));
+    const least = crowded ? Math.max(view.w, 1.5 * view.h) / 200 : 24;
+    return Math.max(least, Math.min(40, 0.027 * Math.max(view.w, 1.5 * view.h), (crowded ? 0.28 : 0.42) * spacing));
   };
 
   /* ------------------------------------------------------------------------------------------------ drawing */
@@ -236,7 +237,7 @@
     };
     if (called) fit(called, both ? -0.32 : 0, short, both ? 0.6 : 0.8);
     if (ampere) {
-      const size = state.nodes.length <= NAMED ? 0.62 * r : view.h / 28;
+      const size = state.nodes.length <= NAMED ? 0.62 * r : view.h / 34;
       const text = `${ampere > 0 ? "in" : "out"} ${explorer.digits(Math.abs(ampere), 3)} A`;
       const [dx, dy] = outward(state, i);
       const [half, gap] = [0.3 * size * text.length, r + 12];

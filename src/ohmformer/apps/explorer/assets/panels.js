@@ -77,7 +77,7 @@
       const now = runs.map((run) => tidy(run.values[Math.min(layer, run.layers)][i]));
       const exact = tidy(answer.exact[i]);
       const gap = now[0] === null || exact === null ? "" : explorer.digits(tidy(now[0] - exact), 2);
-      const numbers = [...now, exact].map((x) => explorer.digits(x, runs.length > 1 ? 4 : 6));
+      const numbers = [...now, exact].map((x) => explorer.digits(x, runs.length > 1 ? 4 : 5));
       return [name, ...numbers, ...(runs.length > 1 ? [] : [gap])];
     });
     table(host, ["node", ...last], rows);
