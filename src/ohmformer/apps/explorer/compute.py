@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer import exact
-from ohmformer.apps.explorer.methods import METHODS, TRAINED, Iteration, Method
+from ohmformer.apps.explorer.methods import LEARNED_LAYERS, METHODS, TRAINED, Iteration, Method
 from ohmformer.apps.explorer.state import MOST_LAYERS, State
 from ohmformer.apps.explorer.trained import Trained
 from ohmformer.constructions import GramSchmidt, Laplacian, Shifted, SubspaceIteration
@@ -86,6 +86,9 @@ def proposed_layers(state: State, trained: Mapping[str, Trained]) -> int:
             whole = iteration.layers((MOST_LAYERS - iteration.preparation) // iteration.period)
             layers = min(max(iteration.layers_for(GOAL / math.sqrt(2), gap) for gap in column.gaps(graph)), whole)
         else:
+            method = METHODS[state.task][state.method]
+            if isinstance(method, Method) and method.train:
+                return LEARNED_LAYERS
             built = _construction(state, graph)
             layers = built.layers_for(GOAL * built.size)
     except ValueError:  # no depth will do, or there is no such eigenvector, which solving says
@@ -107,6 +110,10 @@ def checkpoint(state: State, trained: Mapping[str, Trained]) -> Trained:
 def _construction(state: State, graph: Graph) -> Construction:
     method = METHODS[state.task][state.method]
     assert isinstance(method, Method)
+    if method.train:
+        if not graph.num_edges:
+            raise ValueError("expected a graph with edges to learn from, this one has none")
+        return method.train(graph, state.layers)
     return method.build(exact.spectrum(graph), state.time)
 
 
@@ -124,7 +131,7 @@ def _function(state: State, graph: Graph) -> Solution:
     scale = question.scale
 
     def bound(layers: int) -> float | None:
-        if not method.anytime and layers < state.layers:
+        if method.train or (not method.anytime and layers < state.layers):
             return None
         try:
             proved = built.error_bound(layers) + built.rounding(layers, graph.num_nodes)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from ohmformer import constructions as built
 from ohmformer.constructions.base import Construction
-from ohmformer.graph import Spectrum
+from ohmformer.constructions.learned import learned
+from ohmformer.graph import Graph, Spectrum
 
 TRAINED = "trained:"
 """How the method of a trained checkpoint begins; its name follows."""
@@ -68,6 +71,8 @@ class Method:
     """Builds it from the spectrum of the graph and the time s."""
     anytime: bool = True
     """Whether every layer holds an approximation; otherwise only the last one does, and only it has a bound."""
+    train: Callable[[Graph, int], Construction] | None = None
+    """Trains it for a graph and a depth instead; nothing is proved of it then."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,37 @@ CUBING = Method(
     "degree 3ᴸ⁻¹.",
     lambda spectrum, _: built.ChebyshevCubing(spectrum),
 )
+LEARNED = Method(
+    "Learned on copies · ours",
+    "φ ← φ + rφ + aψ + vLφ",
+    "Ten numbers a layer, trained by least squares on copies of this graph whose resistances are drawn anew, each times e⁻¹ "
+    "to e; this graph is not among them. Only the last layer has arrived, and there is no bound.",
+    lambda spectrum, _: built.GradientDescent(spectrum),
+    anytime=False,
+    train=lambda graph, layers: learned("electric", copies(graph), layers=layers),
+)
+LEARNED_LAYERS = 9
+"""The depth that is proposed for it; beyond twenty or so its sums of powers lose digits."""
+
+
+def copies(graph: Graph) -> list[Graph]:
+    """Draw copies of a graph with other resistances, fewer of large graphs, whose eigenvalues take longer."""
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.rand(max(5, min(40, 4000 // graph.num_nodes)), graph.num_edges, generator=draw, dtype=torch.float64)
+    return [
+        Graph.from_edges(graph.edge_index.t(), num_nodes=graph.num_nodes, resistance=graph.resistance * (2 * x - 1).exp())
+        for x in noise
+    ]
+
 
 METHODS: dict[str, dict[str, Method | Iteration]] = {
-    "electric": {"gradient-descent": LEMMA_1, "chebyshev": CHEBYSHEV, "squaring": LEMMA_4, "cubing": CUBING},
+    "electric": {
+        "gradient-descent": LEMMA_1,
+        "chebyshev": CHEBYSHEV,
+        "squaring": LEMMA_4,
+        "cubing": CUBING,
+        "learned": LEARNED,
+    },
     "resistance": {
         "power-series": Method(
             "Lemma 2 · power series",
@@ -127,6 +160,7 @@ METHODS: dict[str, dict[str, Method | Iteration]] = {
         "gradient-descent": LEMMA_1,
         "squaring": LEMMA_4,
         "cubing": CUBING,
+        "learned": LEARNED,
     },
     "heat": {
         "taylor": Method(
