@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -496,3 +497,25 @@ def test_the_commands_shard_a_file_and_answer_from_the_shards(tmp_path):
         refused = said.invoke(app, ["solve", shards, *wrong])
         assert refused.exit_code == 2
         assert sentence in refused.output
+
+
+def test_processes_started_by_slurm_answer_together(tmp_path):
+    """As ``srun`` starts them: it numbers them by its own variables."""
+    example = EXAMPLES["random"]
+    example.shard(tmp_path / "shards", 2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "ohmformer", "solve", str(tmp_path / "shards"), "--pair", "0", "5", "--tol", "1e-9"]
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SLURM_NTASKS": "2", "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            command, env=os.environ | places | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}, text=True, stdout=subprocess.PIPE
+        )
+        for rank in "01"
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    value = float(ohm.effective_resistance(example.graph, [(0, 5)]).value[0])
+    assert f"0,5,{value:.7g}"[:9] in said[0]
+    assert not said[1]
