@@ -508,12 +508,8 @@ def test_processes_started_by_slurm_answer_together(tmp_path):
         port = str(free.getsockname()[1])
     command = [sys.executable, "-m", "ohmformer", "solve", str(tmp_path / "shards"), "--pair", "0", "5", "--tol", "1e-9"]
     places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SLURM_NTASKS": "2", "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            command, env=os.environ | places | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}, text=True, stdout=subprocess.PIPE
-        )
-        for rank in "01"
-    ]  # fmt: skip
+    numbers = [os.environ | places | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in "01"]
+    started = [subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE) for env in numbers]
     said = [process.communicate(timeout=120)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0]
     value = float(ohm.effective_resistance(example.graph, [(0, 5)]).value[0])
