@@ -10,6 +10,18 @@ from benchmarks import ages
 from tests.docs.blocks import ROOT
 
 RESULTS = sorted((ROOT / "results").glob("*.md"))
+PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+NUMBER = re.compile(r"(?<![\w.^/-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w^])")
+DERIVED = {
+    "README.md": {"1.7", "2.6"},  # ratios of two numbers of their rows, which test_readme.py checks
+    "docs/claims.md": None,  # of tests, which its last column names
+    "docs/explorer.md": {"0.001"},  # the range of resistances that is accepted
+    "docs/learning.md": {"0.07", "0.2", "3.2", "0.24"},  # differences of losses at two depths
+    "docs/node-order.md": {"0.7", "0.038", "0.050"},  # shares and differences
+    "docs/reference/front-door.md": {"32,768"},  # a threshold
+    "docs/scale.md": None,  # a model's, beside measured ones
+}
+"""Numbers beside a link to a table that are not in it, by page; None for a page whose numbers mostly are of another kind."""
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -57,3 +69,33 @@ def test_the_tables_of_the_readme_are_of_the_present_code():
     assert named
     for name in named:
         assert ages.OLDER not in (ROOT / "results" / name).read_text().partition("\n|")[0]
+
+
+def numbers(text: str) -> list[tuple[str, float]]:
+    return [(found, float(found.replace(",", ""))) for found in NUMBER.findall(text)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if DERIVED.get(page, set()) is not None])
+def test_a_number_beside_a_link_to_a_table_is_in_the_table(page: str):
+    prose = re.sub(r"^```.*?^```$", "", PAGES[page].read_text(), flags=re.DOTALL | re.MULTILINE)
+    for block in re.split(r"\n\s*\n|\n(?=- )", prose):
+        names = [name for name in re.findall(r"results/([\w-]+\.md)", block) if (ROOT / "results" / name).exists()]
+        there = [value for name in names for _, value in numbers((ROOT / "results" / name).read_text())]
+        words = re.sub(r"\]\([^)]*\)|`[^`]*`", "", block)
+        for said, value in numbers(words):
+            places = len(said.partition(".")[2])
+            small = not places and value < 1000  # years, sizes, settings
+            if not names or small or said in (DERIVED.get(page) or ()):
+                continue
+            off = min(
+                abs(scale * x - value) for x in there for scale in (1, 100, 1000)
+            )  # as it is, in per cent, in thousandths
+            assert off <= 0.501 * 10.0**-places, f"{said} is not in {', '.join(names)}: {words.strip()[:200]}"
+
+
+def test_a_number_that_is_in_no_table_would_be_noticed():
+    assert numbers("0.23 s, 104,121 edges, 1.5e-15, 10^8, e-3") == [
+        ("0.23", 0.23),
+        ("104,121", 104121.0),
+        ("1.5e-15", 1.5e-15),
+    ]
