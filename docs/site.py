@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from ohmformer.apps.command_line.errors import CODES
 from ohmformer.apps.command_line.main import app
 from ohmformer.apps.explorer.export import standalone
 from ohmformer.apps.explorer.turns import first_state, turn
@@ -128,7 +129,8 @@ def command_page() -> str:
     """Every command with its options, as the command line itself tells them."""
     root = get_command(app)
     assert isinstance(root, TyperGroup)
-    parts = ["# Command line", "The same as `ohmformer --help` and `ohmformer COMMAND --help`."]
+    codes = markdown_table(["exit code", "meaning"], [[str(code), words] for code, words in CODES.items()])
+    parts = ["# Command line", "The same as `ohmformer --help` and `ohmformer COMMAND --help`.", codes]
     for name, command in sorted(root.commands.items()):
         rows = []
         for option in command.params:

@@ -5,22 +5,27 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ohmformer.apps.command_line import errors, questions
 from ohmformer.apps.command_line.errors import CODES, in_flags
 from ohmformer.apps.command_line.printing import as_json, digits
-from ohmformer.apps.command_line.progress import time_left
+from ohmformer.apps.command_line.progress import progress, show_progress, time_left
 from ohmformer.apps.command_line.questions import Task
 from ohmformer.apps.command_line.solve import METHODS
 from ohmformer.solve import plan
 from tests.apps.running import run
+from tests.docs.blocks import ROOT
 
 TRIANGLE = "source,target,ohm\na,b,1\nb,c,2\nc,a,3\n"
 WAYS = [Fraction(1, 1 + Fraction(1, 5)), Fraction(4, 3), Fraction(3, 2)]
@@ -124,6 +129,8 @@ def test_exit_codes_are_in_the_help_and_mean_what_it_says(triangle):
     shown = " ".join(run("--help").stdout.replace("│", "").split())
     for code, words in CODES.items():
         assert f"{code}: {words}" in shown
+    page = (ROOT / "docs" / "howto" / "command-line.md").read_text()
+    assert re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE) == [(str(code), words) for code, words in CODES.items()]
     assert run("solve", triangle).exit_code == 0
     assert run("solve", triangle, "--tol", "7").exit_code == 2
     assert run("solve", triangle, "--no-such-flag").exit_code == 2
@@ -160,6 +167,20 @@ def test_a_shell_completes_commands_flags_tasks_and_methods():
     assert {"solve", "shard"} <= set(complete("ohmformer", "s"))
     assert "all-pairs" in complete("ohmformer", "solve", "g.csv", "--task", "all")
     assert complete("ohmformer", "solve", "g.csv", "--method", "che") == ["chebyshev"]
+
+
+def test_a_bar_shows_how_much_is_done_and_how_long_is_left(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr("rich.console.Console", partial(Console, file=screen, force_terminal=True, width=100))
+    with progress("reading", predicted=5000.0) as show:
+        show(3, None, "reading")
+        time.sleep(0.2)
+    with show_progress("layers", 3000.0) as tell:
+        tell(7, 1e-3)
+        time.sleep(0.2)
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert re.search(r"reading .* 3 .* about 1:2\d h left", seen)
+    assert re.search(r"layers, residual 1.0e-03 .* 7 .* about (?:50:00|49:\d\d) min left", seen)
 
 
 def test_time_left_is_what_is_left_of_the_prediction():

@@ -17,8 +17,12 @@ def progress(
     Time left is by the rate of steps, or where their number is not known by the seconds ``predicted``.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
+
+    class Done(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(f"{task.completed:.0f}" + (f" of {task.total:.0f}" if task.total else ""))
 
     class TimeLeft(ProgressColumn):
         def render(self, task: Any) -> Text:
@@ -26,7 +30,7 @@ def progress(
             return Text("" if left is None else f"about {clock(left)} left")
 
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeLeft()
+    columns = TextColumn("{task.description}"), BarColumn(), Done(), TimeElapsedColumn(), TimeLeft()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(words, total=None)
         yield lambda done, steps, words: bar.update(task, completed=done, total=steps, description=words)
