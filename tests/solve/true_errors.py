@@ -210,8 +210,8 @@ def resistances_by_cholesky(graph: Graph) -> np.ndarray:
 def true_resistances(graph: Graph, pairs: np.ndarray) -> np.ndarray:
     """Effective resistances of pairs of one component each, right to 17 digits, in long double.
 
-    For potentials phi with residual r, ``R = 2 psi . phi - |phi|_L^2 + r . L^+ r`` exactly; potentials are found in float64,
-    heat is summed in long double, and the last term is small.
+    For potentials phi with residual r, ``R = 2 psi . phi - |phi|_L^2 + r . L^+ r`` exactly; potentials are found in float64
+    and refined in long double, and the last term is small.
     """
     for solve, enough in ((by_superlu, 1e-16), (without_subtractions, 3e-12)):  # of the last term SuperLU knows few digits
         found, doubt = _by_principle(graph, pairs, solve(graph))
@@ -239,7 +239,9 @@ def _by_principle(graph: Graph, pairs: np.ndarray, solve: Solve) -> tuple[np.nda
             left[nodes] -= np.add.reduceat(np.concatenate([flow, -flow])[order], begin, axis=0)
             return left.astype(np.float64)
 
-        phi = phi + solve(residual(phi))
+        phi = phi.astype(np.longdouble)
+        for _ in range(3):
+            phi = phi + solve(residual(phi))
         left = residual(phi)
         drop = phi[tail].astype(np.longdouble) - phi[head]
         last = (left * solve(left)).sum(0)

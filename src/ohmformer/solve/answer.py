@@ -121,6 +121,12 @@ def join(answers: Sequence[A], value: Any) -> A:
     )
 
 
+def as_estimate(answer: A, off: float, times: float = 1.0) -> A:
+    """The answer as an estimate that is off by so much, beside ``times`` the error of the solves that it rests on."""
+    error = None if answer.error is None else off + times * answer.error
+    return replace(answer, bound=None, error=error, error_kind=None if error is None else "estimate", rounded=False)
+
+
 def reached(answer: Answer, tol: float, tol_of: str = "residual") -> bool:
     """Whether an answer is as good as was asked, or was stopped on purpose.
 

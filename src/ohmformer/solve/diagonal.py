@@ -18,7 +18,7 @@ from torch import Tensor
 from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve import selected
-from ohmformer.solve.answer import Answer, check_tolerance, join
+from ohmformer.solve.answer import Answer, as_estimate, check_tolerance, join
 from ohmformer.solve.costs import DEFAULT_EPS, PANEL, SMALL
 from ohmformer.solve.engines.base import DENSE, Progress
 from ohmformer.solve.factor import look
@@ -131,10 +131,7 @@ def kirchhoff_index(
     short = stopped and relative > eps
     note = f"within {relative:.1e} with probability {1 - FAILURE:g}, from {len(drawn)} random signs"
     note += ", stopped early" if short else ""
-    error = None if answer.error is None else relative + answer.error
-    kind = None if error is None else "estimate"
-    answer = replace(answer, bound=None, note=note, stopped=short, error=error, error_kind=kind, rounded=False)
-    return replace(answer, value=value if graph.batched else value[0])
+    return replace(as_estimate(answer, relative), value=value if graph.batched else value[0], note=note, stopped=short)
 
 
 def _no_gradient(graph: Graph) -> str:

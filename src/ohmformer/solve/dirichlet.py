@@ -177,9 +177,8 @@ class Grounded:
             left = measure(self.graph, w, demand).uncentred
             met = 1 - left / self.degree  # L_UU w over d
             least = self._per_component(torch.where(self.is_free[:, None], met, torch.inf), "amin")[:, 0]
-            own = torch.zeros_like(demand)
-            own[self.place[self.free]] = w[self.place[self.free]] - w[self.ground]
-            bound = torch.where(least > 0.0, self._per_component(own, "amax")[:, 0] / least, torch.inf)
+            highest = self._per_component(self._against_ground(w), "amax")[:, 0]
+            bound = torch.where(least > 0.0, highest / least, torch.inf)
             if bool((least > 0.5).all()):
                 break
         return bound
@@ -203,9 +202,13 @@ class Grounded:
 
     def size(self, phi: Float[Tensor, "places k"], span: Float[Tensor, "components k"]) -> float:
         """The largest potential against the ground, relative to the range of values."""
+        return _relative(self._per_component(self._against_ground(phi).abs(), "amax"), span)
+
+    def _against_ground(self, phi: Float[Tensor, "places k"]) -> Float[Tensor, "places k"]:
+        """Potentials less that of the ground of their component."""
         own = torch.zeros_like(phi)
         own[self.place[self.free]] = phi[self.place[self.free]] - phi[self.ground]
-        return _relative(self._per_component(own.abs(), "amax"), span)
+        return own
 
     def without_subtractions(
         self, demands: Float[Tensor, "places k"], span: Float[Tensor, "components k"]

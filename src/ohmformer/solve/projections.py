@@ -26,7 +26,7 @@ from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
 from ohmformer.graph.memory import recall
 from ohmformer.solve import blockwise
-from ohmformer.solve.answer import Answer, check_reached, check_tolerance, join
+from ohmformer.solve.answer import Answer, as_estimate, check_reached, check_tolerance, join
 from ohmformer.solve.costs import LAYERS, PANEL, SMALL, SPREAD, WALK
 from ohmformer.solve.engines.base import Progress
 from ohmformer.solve.plan import METHODS, make_plan
@@ -240,10 +240,8 @@ def estimated(
         note = f"{note}; {worst.note}"
     least, most = local + rest / high, local + rest / low
     far = torch.maximum(value / least - 1, 1 - value / most)[~unsure]
-    error = None if worst.error is None else (float(far.max()) if len(far) else 0.0) + 2 * worst.error
-    certificate = {"error": error, "error_kind": None if error is None else "estimate"}
-    answer = replace(worst, value=value.to(graph.dtype), bound=None, note=note, stopped=short, **certificate)
-    return answer, unsure
+    answer = as_estimate(worst, float(far.max()) if len(far) else 0.0, 2.0)
+    return replace(answer, value=value.to(graph.dtype), note=note, stopped=short), unsure
 
 
 def resistive_embedding(
@@ -278,9 +276,7 @@ def resistive_embedding(
         panels = list(_embedded(found, dim, seed, Request(tol, method, progress, trace)))
         answer = join(panels, torch.cat([panel.value for panel in panels], dim=1))
         low, high = interval(dim, 1)
-        error = None if answer.error is None else max(1 - low, high - 1) + 2 * answer.error
-        kind = None if error is None else "estimate"
-        return replace(answer, labels=asked.labels, bound=None, error=error, error_kind=kind, rounded=False)
+        return replace(as_estimate(answer, max(1 - low, high - 1), 2.0), labels=asked.labels)
     check_tolerance(tol, method, ("auto", *ROOTS, "direct"))
     if found.width > SMALL:
         raise ValueError(f"expected dim= for graphs of more than {SMALL} nodes, got {found.width} nodes and no dim")

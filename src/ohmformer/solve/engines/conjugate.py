@@ -107,4 +107,5 @@ def _by_degrees(graph: Graph, *, in_c: bool) -> Factored:
     node = torch.arange(graph.num_nodes, dtype=torch.int32)
     begin, none = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
     factor = Factor(node, node, begin, none.int(), none, torch.where(degree > 0, 1 / degree, 0.0))
-    return Factored(factor, steps_in_c(rows_of(graph), factor) if in_c else in_order(graph, factor, in_c=False))
+    iterate = steps_in_c(rows_of(graph), factor) if in_c else in_order(graph, factor, in_c=False)
+    return Factored(factor, iterate, patience=STEPS)

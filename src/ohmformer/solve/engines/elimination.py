@@ -39,7 +39,7 @@ AT_ONCE = 10
 STEPS = 1000
 """Steps after which conjugate gradients begin anew from the residual as it is; 20 to 50 are usual."""
 STALLED = 10
-"""Reports in a row after which a solve that has not halved its residual ends."""
+"""Reports in a row without gain after which a solve with an approximate factor ends."""
 
 MARGIN = 2.0
 """For Ritz values that have not settled: the smallest one lies above the smallest eigenvalue of ``M^-1 L``."""
@@ -96,6 +96,8 @@ class Factored:
     """Do up to so many steps, fewer if all columns have reached their goals; returns how many."""
     edits: int = 0
     """Pairs of nodes whose edges were edited since the factor was made."""
+    patience: int = STALLED
+    """Reports in a row after which a solve ends that has not halved its residual."""
 
 
 def preconditioned(found: Factored, psi: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
@@ -231,7 +233,7 @@ def _conjugate_gradients(
     done, best, without_gain = 0, torch.inf, 0
     norm = float(state.size.max())
     try:
-        while done < STEPS and without_gain < STALLED:
+        while done < STEPS and without_gain < found.patience:
             steps = found.iterate(state, at_once)
             done += steps
             size = float(state.size.max())
