@@ -75,8 +75,13 @@ not, conjugate gradients take as many layers at least, with all demands."""
 EDITS = 32
 """Edits of a graph up to which its factor is used for the edited one. Every edit adds a column of potentials: on a weighted
 grid of 300 x 300 an edit and a question take 0.05 s after one edit and 0.07 s after 30, with a new factor 0.13 s."""
+LIKELY = 0.9
+"""A factor that is predicted, without a look, to take so much of the best time so far is looked at whatever that takes."""
 PROBING = 0.15
-"""How much of the best time so far a look at another engine may take."""
+"""How much of the best time so far a look at another engine may take. Processor time of plans, of the first answer to one
+demand at 1e-8: 0.042 of 0.27 s on 200,000 random nodes with 10^6 edges (0.034 of it makes rows, which the answer needs),
+0.003 of 0.036 s on 50,000 scale-free nodes, 0.046 of 0.45 s on a geometric graph of 100,000, 0.010 of 0.135 s on a grid
+of 300 x 300. What Lanczos takes before chebyshev, 0.21 of 1.4 s with 64 demands, is no look: layers need to know."""
 SOON = 0.002
 """Seconds that such a look may take in any case."""
 
@@ -101,7 +106,7 @@ of work and takes 0.4 s, one of 1000 x 1000 has 46 million and 2.2e10 and takes 
 
 # ---------------------------------------------------------------------------------------------------- predictions
 
-QUESTION = 0.002
+QUESTION = 0.001
 """Seconds that a question takes besides: reading demands, components, a plan, an answer."""
 
 
@@ -147,25 +152,35 @@ def elimination(nodes: int, edges: int, demands: int) -> float:
 
 
 def look_at_factor(nodes: int, edges: int) -> float:
-    """The order of elimination, and the pattern: 65 to 160 ns for an entry."""
-    return 120e-9 * (nodes + 2 * edges)
+    """The order of elimination, and the pattern: 100 to 150 ns for an entry up to 450,000, 210 and 320 for 10^6 and more."""
+    return (nodes + 2 * edges) * (120e-9 + 5e-14 * (nodes + 2 * edges))
 
 
 def direct(nodes: int, edges: int, demands: int, entries: int, work: float) -> float:
     """A factor of so many entries and so much work, with the look at it, sweeps and certificate.
 
-    0.1 ns for a unit of work and 200 ns for a node (grid of 300 x 300: 0.05 s, US power grid: 0.011 s); a sweep and a half
-    take 4 ns for an entry of the factor and the first demand and 1 ns for every other one; the certificate 5 ns for an entry
-    of the Laplacian and 10 ns for a node.
+    Fitted to processor seconds, best of 2 to 5, of the seven graphs of ``benchmarks/real_graphs.py`` that have a factor, the
+    largest grid left off: 140 ns for a node and 0.094 ns for a unit of work are 0.77 to 1.26 of what a factor takes (grid of
+    300 x 300: 0.043 s, US power grid: 0.013 s). In all 1 demand is predicted at 0.6 (a mesh in random order) to 1.3 of what
+    it took, 64 at 0.7 to 1.2.
     """
-    factor = 20e-9 * entries + 0.1e-9 * work + 200e-9 * nodes
+    factor = 0.094e-9 * work + 140e-9 * nodes + 30e-9 * (nodes + 2 * edges)  # and rows
     return look_at_factor(nodes, edges) + factor + solves(nodes, edges, demands, entries)
 
 
 def solves(nodes: int, edges: int, demands: int, entries: int) -> float:
-    """The same if the factor is kept."""
-    certificate = demands * (5e-9 * (nodes + 2 * edges) + 10e-9 * nodes)
-    return QUESTION + entries * (3e-9 + 1.2e-9 * demands) + certificate
+    """The same if the factor is kept: fitted likewise, 0.85 to 1.14 of what 1 and 64 demands take on those graphs."""
+    each = 1.9e-9 * (nodes + 2 * edges) + 2.4e-9 * nodes + 0.43e-9 * entries
+    return QUESTION + 35e-9 * (nodes + 2 * edges) + 2.6e-9 * entries + demands * each
+
+
+def direct_if_flat(nodes: int, edges: int, demands: int) -> float:
+    """What a factor of a graph takes that can be drawn with few crossings, before a look at it.
+
+    A grid of 300 x 300 and a mesh of 150,000 nodes have 1.9 and 1.7 ``n log2 n`` entries and 16 and 17 ``n^1.5`` of work, a
+    power grid a tenth of that.
+    """
+    return direct(nodes, edges, demands, int(2 * nodes * math.log2(max(nodes, 2))), 17 * nodes**1.5)
 
 
 def work_on_expander(nodes: int, gap: float) -> float:

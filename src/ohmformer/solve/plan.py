@@ -25,7 +25,9 @@ from ohmformer.solve.costs import (
     BEYOND_CACHE,
     CACHE,
     FEW,
+    FEW_EDGES,
     LAYERS,
+    LIKELY,
     MAYBE_LONG,
     NATIVE_DEMANDS,
     NATIVE_NODES,
@@ -210,7 +212,7 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     are seen to take longer, or after 15 % of elimination's time; their steps are the answer, so that nothing is probed for.
     For more demands Lanczos says how many layers chebyshev takes, and ends likewise, but if these will most likely take less
     than half of elimination's time. On graphs that distances show to be long neither is begun. The pattern
-    says what a factor costs, and is not made if that takes long or, on graphs that expand, would be in vain. Questions
+    says what a factor costs, and is not made if that takes long and no factor is likely, or on graphs that expand. Questions
     that elimination has answered count: a factor is made once they would have paid for it.
     """
     nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
@@ -251,7 +253,9 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     gap = found.spectrum.lmin if found is not None and found.separated else 0.0
     least, worth = costs.look_at_factor(nodes, edges), best.predicted + (remembered(graph, SPENT) or [0.0])[0]
     in_vain = costs.direct(nodes, edges, demands, 0, costs.work_on_expander(nodes, gap))
-    if kernels and least <= max(PROBING * worth, SOON) and in_vain < worth:
+    flat = found is not None and not found.separated and edges <= FEW_EDGES * nodes
+    likely = flat and costs.direct_if_flat(nodes, edges, demands) < LIKELY * worth
+    if kernels and (likely or least <= max(PROBING * worth, SOON)) and in_vain < worth:
         with_earlier = ", with questions before" if worth > best.predicted else ""
         factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(worth)}{with_earlier}")
         if factor.predicted < worth:

@@ -106,7 +106,7 @@ def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
 
 def _solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
     made = make_plan(graph, psi.shape[1], request.tol, request.method, request.trace)
-    if not psi.any():
+    if not (psi[:1000].any() or psi.any()):  # the first rows tell, mostly
         return Answer(
             torch.zeros_like(psi), "none", 0, 0.0, 0.0, note="nothing is demanded", plan=made, error=0.0, error_kind="bound"
         )

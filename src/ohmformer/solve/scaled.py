@@ -94,7 +94,7 @@ class Scaled:
     def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``N x``."""
         if native.active() is not None and x.device.type == "cpu" and x.shape[1] == 1:
-            return self.residual(torch.zeros_like(x), -self.root * x, in_c=True).mul_(self.root)
+            return self.residual(torch.zeros_like(x), (self.root * x).neg_(), in_c=True).mul_(self.root)
         return self.root * (self.laplacian @ (self.root * x))
 
     def residual(
@@ -130,7 +130,7 @@ class Scaled:
         """``x`` without its part in the null space: isolated nodes, and ``D^1/2 1`` on every other component."""
         weight, size = self._null
         if len(size) == 1:
-            return x - weight * (weight.mT @ x / size)
+            return torch.addmm(x, weight, weight.mT @ x / size, alpha=-1.0)
         x = torch.where(weight > 0, x, 0.0)
         along = x.new_zeros(len(size), x.shape[1]).index_add(0, self.components, weight * x) / size
         return x - weight * along[self.components]
@@ -178,7 +178,8 @@ def in_blocks(rows: int) -> Iterator[slice]:
 def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "n 1"] | None = None) -> Float[Tensor, " k"]:
     """The sum of squares of every column, its entries multiplied by ``weights`` if there are any."""
     if x.shape[1] == 1:
-        return (x if weights is None else x * weights).square().sum(0)
+        y = (x if weights is None else x * weights)[:, 0]
+        return torch.dot(y, y)[None]
     squared = torch.ones_like(x[:, :1]) if weights is None else weights.square()
     squares = x.new_zeros(1, x.shape[1])
     for rows in in_blocks(len(x)):
@@ -266,9 +267,9 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, fl
     beside: list[float] = []
     ends = Ends(floor)
     for step in range(steps):
-        w = scaled.times(q) - beta * before
-        alpha = float(scaled.total((w * q).sum()))
-        w = scaled.project(w - alpha * q)
+        w = scaled.times(q).sub_(before, alpha=beta)
+        alpha = float(scaled.total(torch.dot(w[:, 0], q[:, 0])))
+        w = scaled.project(w.sub_(q, alpha=alpha))
         beta = float(scaled.norms(w))
         diagonal.append(alpha)
         beside.append(beta)
@@ -276,7 +277,7 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, fl
             np.array(diagonal), np.array(beside)
         ):
             break
-        before, q = q, w / beta
+        before, q = q, w.div_(beta)
     return ends.found()
 
 

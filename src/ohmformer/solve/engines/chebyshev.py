@@ -119,7 +119,8 @@ class Rounds:
         while worst > self.tol and not self.watch.stopped:
             goal = min(0.9 * (self.tol / worst) ** (1 / rounds_for(self.tol / worst, self.spectrum)), 0.1)
             depth = self.construction.layers_for(goal / self.spectrum.lmin)  # few layers may leave more than there was
-            found, size, done = self._one_round(left, state, depth)
+            size = self.scaled_residual[part].clamp(min=1e-290).log2().round().exp2()
+            found, done = self._one_round(left, size, state, depth)
             _add(phi, found, size, self.scaled.root)
             after = self.scaled.residual(psi, phi, in_c=self.part.native)
             now = self.scaled.norms(after) / torch.where(norm > 0, norm, 1.0)
@@ -141,14 +142,13 @@ class Rounds:
                 self._use(Spectrum(self.spectrum.lmin / 2, self.spectrum.lmax))
 
     def _one_round(
-        self, left: Float[Tensor, "nodes k"], state: Float[Tensor, "3 width columns"], layers: int
-    ) -> tuple[Float[Tensor, "nodes k"], Float[Tensor, " k"], int]:
-        """Solve in float32 for the residual ``left``; returns the scaled solution, the scale of each column, layers done.
+        self, left: Float[Tensor, "nodes k"], size: Float[Tensor, " k"], state: Float[Tensor, "3 width columns"], layers: int
+    ) -> tuple[Float[Tensor, "nodes k"], int]:
+        """Solve in float32 for the residual ``left``; returns the scaled solution and the layers done.
 
-        Columns are divided by a power of two that brings their norms to about one.
+        Columns are divided by their sizes, powers of two that bring their scaled norms to about one.
         """
         root = self.scaled.root
-        size = self.scaled.norms(left, root).clamp(min=1e-290).log2().round().exp2()
         demand, beyond = state[0, : len(left)].tensor_split([left.shape[1]], dim=1)
         for rows in in_blocks(len(left)):
             torch.mul(left[rows] / size, root[rows], out=demand[rows])
@@ -156,7 +156,7 @@ class Rounds:
         in_c = self.part.native and layers <= chebyshev_native.LIMITS["layers"]
         one_round = chebyshev_native.one_round if in_c else chebyshev_round
         x, done = one_round(self.step, state, self.construction, layers, self.watch)
-        return x[: len(left), : left.shape[1]], size, done
+        return x[: len(left), : left.shape[1]], done
 
 
 def chebyshev_round(
