@@ -449,6 +449,10 @@ def test_two_constructions_run_side_by_side(visit):
     assert float(cells.nth(0).inner_text()) == pytest.approx(solve(state, {}).errors[2], rel=0.1)
     assert float(cells.nth(1).inner_text()) == pytest.approx(second.errors[2], rel=0.1)
     expect(page.locator("#weights h3")).to_have_count(2)
+    before = page.locator("#circuit").bounding_box()
+    page.locator('#circuit-beside [data-node="24"]').press("Enter")
+    expect(page.locator("#message")).to_contain_text("1 A in and 0 A out")
+    assert page.locator("#circuit").bounding_box() == before
     page.locator("#beside label", has_text="nothing").click()
     expect(page.locator("#circuit-beside svg")).to_have_count(0)
 

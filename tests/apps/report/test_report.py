@@ -80,6 +80,16 @@ def test_every_table_of_results_links_to_the_command_that_made_it():
             assert f"<code>{link[2]}</code>" in listed
 
 
+def test_every_table_and_picture_of_numbers_on_the_page_names_its_command(whole: Path):
+    text = whole.read_text()
+    for name in ("lemmas", "figures", "real-graphs", "zinc12k", "scale", "molecules", "benchmarks", "runs"):
+        section = text.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+        assert section, name
+        for after in section.split("</table></div>")[1:]:
+            following = after.split("<table")[0]
+            assert '<p class="made">' in following, (name, following[:300])
+
+
 def test_every_claim_has_a_verdict_evidence_that_exists_and_a_command():
     paper, ours = Document.read(ROOT / "docs" / "claims.md").tables()
     assert paper.header == ["claim", "where", "verdict", "evidence", "command"]
@@ -155,6 +165,8 @@ def test_what_is_missing_says_which_command_makes_it(tmp_path: Path):
         "reproduce fig2",
         "reproduce fig3",
         "reproduce table2",
+        "reproduce zinc12k",
+        "dream",
         "learn",
     ):
         assert re.search(rf"Nothing here yet: <code>ohmformer {command}", text), command

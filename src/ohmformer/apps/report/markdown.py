@@ -15,6 +15,8 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from ohmformer.apps.report.page import made_by
+
 PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 LARGEST_PICTURE = 8_000_000
 _PARSER = MarkdownIt("commonmark", {"html": False, "xhtmlOut": True}).enable("table")
@@ -96,8 +98,7 @@ def to_html(text: str, folder: Path | None = None, anchor: str = "") -> str:
         command = said[0] if said else command
         tokens.append(token)
         if token.type == "table_close" and anchor and command:
-            made = f'<p class="made"><a href="#{escape(anchor)}">made by</a> <code>{escape(command)}</code></p>\n'
-            tokens.append(Token("html_block", "", 0, content=made))
+            tokens.append(Token("html_block", "", 0, content=made_by(command, anchor)))
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"

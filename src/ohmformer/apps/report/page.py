@@ -67,6 +67,12 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_
     return f'<div class="scroll"><table><thead><tr>{cells(header, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def made_by(command: str, anchor: str = "") -> str:
+    """Name the command that made what stands above, as a link if there is a place that says more."""
+    words = f'<a href="#{escape(anchor)}">made by</a>' if anchor else "made by"
+    return f'<p class="made">{words} <code>{escape(command)}</code></p>\n'
+
+
 def folded(summary: str, html: str) -> str:
     """Fold HTML away until it is clicked on; it is always printed."""
     return f"<details><summary>{escape(summary)}</summary>\n{html}</details>"

@@ -13,7 +13,7 @@ from ohmformer.apps.report.charts import draw_bars
 from ohmformer.apps.report.depths import ERROR, depth_tables
 from ohmformer.apps.report.gallery import exhibits
 from ohmformer.apps.report.markdown import Document, Table, picture, to_html
-from ohmformer.apps.report.page import Section, folded, html_table
+from ohmformer.apps.report.page import Section, folded, html_table, made_by
 from ohmformer.experiments.learn.figures import PANELS, PRESETS
 from ohmformer.native import machine
 
@@ -22,6 +22,7 @@ MOLECULES = ("table2", "molecules", "pretraining")
 REAL = ("real_graphs", "edge_resistances", "certificates", "any_graph")
 ZINC12K = ("zinc12k", "csl")
 DREAM = ("dream",)
+DREAM_COMMAND = "ohmformer dream runs/reproduce/zinc12k"
 SCALE = ("scale", "distributed", "encoding-large", "encoding-scale")
 SOURCE = Path(__file__).parents[4]
 """The root of the source, if this is a checkout and not an installed wheel."""
@@ -47,7 +48,9 @@ def sections(results: Path, runs: Path) -> list[Section]:
         compared_figures(figures),
         measured("real-graphs", "Real graphs", named(*REAL), _benchmark("real_graphs.py", named("real_graphs"))),
         measured("zinc12k", "ZINC-12k", named(*ZINC12K), zinc12k),
-        *([measured("dream", "Do trained networks hold electric flow?", named(*DREAM), ())] if named(*DREAM) else []),
+        measured(
+            "dream", "Do trained networks hold electric flow?", named(*DREAM), () if named(*DREAM) else (DREAM_COMMAND,)
+        ),
         measured("scale", "Scale", named(*SCALE), _benchmark("scale.py", named("scale"))),
         molecule_tables(named(*MOLECULES)),
         benchmarks([d for d in documents if d not in placed]),
@@ -95,14 +98,14 @@ def lemmas(runs: Path) -> Section:
     path = runs / "verify.json"
     parts = []
     if path.is_file():
-        parts.append(_verification(_read_json(path), path))
+        parts.append(_verification(_read_json(path), path) + made_by("ohmformer verify --out runs/verify.json"))
     parts.append(f"<h3>Layers for a relative error of {ERROR:.0e}, by the bounds</h3>")
-    parts.append(to_html(depth_tables()))
+    parts.append(to_html(depth_tables()).replace("</table></div>", "</table></div>" + made_by("ohmformer report")))
     parts.append("<h3>Every construction: its update, its bound, its error</h3>")
     parts.append(
         '<p class="quiet">Measured on one weighted graph of circular skip links with ten nodes, in float64: relative '
         "errors, for eigenvectors the sine of the largest angle, for orthonormal columns the norm of ΦᵀΦ − I. Below about "
-        "1e-15 rounding is all there is.</p>"
+        "1e-15 rounding is all there is.</p>" + made_by("ohmformer report")
     )
     cards = []
     for shown in exhibits():
@@ -164,7 +167,11 @@ def claims(documents: Sequence[Document]) -> Section:
 
 def errata() -> Section:
     """List the errata of the paper."""
-    return Section("errata", "Errata of the paper", to_html(_page_of_the_docs("errata.md").text))
+    return Section(
+        "errata",
+        "Errata of the paper",
+        to_html(_page_of_the_docs("errata.md").text) + made_by("pytest tests/test_errata.py"),
+    )
 
 
 def _page_of_the_docs(name: str) -> Document:
@@ -184,11 +191,12 @@ def compared_figures(documents: Sequence[Document]) -> Section:
             continue
         document = mine[largest]
         parts.append(f"<h3>{escape(document.title)}</h3>")
-        parts += [f"<figure>{html}</figure>" for html in document.pictures()]
+        made = "".join(made_by(command, document.anchor) for command, _ in document.commands()[:1])
+        parts += [f"<figure>{html}</figure>{made}" for html in document.pictures()]
         compared = [table for found in document.tables() if (table := beside_the_authors(found))]
         if compared:
             parts.append("<p>Natural logs of the loss, by depth; lower is better.</p>")
-            parts += [html_table(table.header, table.rows, numbers_from=4) for table in compared]
+            parts += [html_table(table.header, table.rows, numbers_from=4) + made for table in compared]
         parts.append(folded("All numbers of this figure", document.html(pictures=False)))
     return Section("figures", "Figures 1 to 3 beside the authors' numbers", "\n".join(parts), tuple(missing))
 
@@ -226,7 +234,9 @@ def benchmarks(documents: Sequence[Document]) -> Section:
     if not (SOURCE / "benchmarks").is_dir():
         advice = "ohmformer report --results FOLDER, with the folder results of the library's source,"
     bars = {name: ratio for d in documents for table in d.tables() for name, ratio in ratios(table)}
-    chart = draw_bars(bars, "How many times faster, on a logarithmic axis") if bars else ""
+    drawn = [d for d in documents if any(list(ratios(table)) for table in d.tables())]
+    sources = "".join(made_by(command, d.anchor) for d in drawn for command, _ in d.commands()[:1])
+    chart = draw_bars(bars, "How many times faster, on a logarithmic axis") + sources if bars else ""
     words = "<p>How many times faster than what a user would call instead, from the tables below.</p>" if bars else ""
     html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
     return Section("benchmarks", "Benchmarks", words + chart + html, () if documents else (advice,))
@@ -258,7 +268,7 @@ def training_runs(runs: Path) -> Section:
         rows.append([path.parent.name, shown, str(found.get("steps", "")), f"{float(found.get('seconds', 0)):.0f} s"])
     html = html_table(["run", "natural logs of the losses, means over seeds", "steps", "took"], rows, numbers_from=2)
     command = "ohmformer learn --task electric --budget 40s"
-    return Section("runs", "Training runs", html if rows else "", () if rows else (command,))
+    return Section("runs", "Training runs", html + made_by("ohmformer learn") if rows else "", () if rows else (command,))
 
 
 def this_machine() -> Section:

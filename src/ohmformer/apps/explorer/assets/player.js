@@ -23,13 +23,13 @@
     HOSTS.forEach((host, i) => {
       const run = runs[i] || null;
       const [figure, name] = [element(host).parentNode, element(host + "-name")];
-      figure.hidden = i > 0 && !run;
-      name.hidden = runs.length < 2;
+      figure.hidden = i > 0 && !state.beside;
+      name.hidden = !state.beside;
       if (figure.hidden) return void element(host).replaceChildren();
       const at = run ? Math.min(layer, run.layers) : 0;
       name.replaceChildren();
-      if (run) explorer.html("b", "", run.method, name);
-      if (run) explorer.html("span", "", exact ? "exact" : `layer ${at} of ${run.layers}`, name);
+      explorer.html("b", "", run ? run.method : "no answer yet", name);
+      explorer.html("span", "", !run ? "…" : exact ? "exact" : `layer ${at} of ${run.layers}`, name);
       explorer.drawCircuit(host, state, run && (exact ? run.exact : run.values[at]), run, tool);
     });
     explorer.showLegend(answer);
