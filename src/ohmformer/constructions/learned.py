@@ -23,8 +23,10 @@ torch.Size([9, 1])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,6 +56,8 @@ STAGES = ((24, 15), (6, 25), (2, 60))
 """How many starts are trained for how many steps, before the best are kept."""
 NOISE = 0.1
 """Deviation of the noise that is added to starts; divided by the largest eigenvalue for numbers that multiply L."""
+MARGIN, BINS = 0.1, 1000
+"""Where layers change B, eigenvalues are joined in so many bins, and may be so much larger or smaller in other graphs."""
 JUDGED = 5
 """Every fifth graph is held out."""
 
@@ -103,7 +107,7 @@ class Learned(Construction):
 
     def error_on(self, graphs: Any) -> float:
         """Measure the relative error on other graphs: root mean square over graphs and isotropic demands."""
-        return relative_error(self.response, _collate(graphs), self)
+        return relative_error(self.response, *eigenvalues(_collate(graphs), self))
 
     def program(self, layers: int) -> Program:
         """Write down the trained weights; there is one depth only."""
@@ -156,17 +160,14 @@ def learned(task: str = "electric", graphs: Any = None, *, layers: int = 9, evol
     if count < 2:
         raise ValueError(f"expected at least 2 graphs, one of them to be held out, got {count}")
     lemma = TASKS[task](exact.spectrum(batch))
-    values, weights, target = _eigenvalues(batch, lemma)
+    values, weights, target = eigenvalues(batch, lemma)
     judged = torch.arange(count) % JUDGED == min(JUDGED, count) - 1
     first = scalars.from_program(lemma.program(layers))
-    given = values[~judged], weights[~judged], target[~judged]
-    numbers = best_polynomial(*given, lemma.spectrum, layers)
+    numbers = best_polynomial(values[~judged], weights[~judged], target[~judged], lemma.spectrum, layers)
     if evolve:
-        numbers = _train(torch.stack([first, numbers]), *given, lemma.spectrum.lmax, seed)
-    errors = [
-        float(scalars.loss(_polynomial(x, values[judged]), target[judged], weights[judged], up_to_scale=False).sqrt())
-        for x in (numbers, first)
-    ]
+        numbers = _train(torch.stack([first, numbers]), *_density(values[~judged], weights[~judged], lemma), lemma, seed)
+    held_out = values[judged], weights[judged], target[judged]
+    errors = [relative_error(partial(_polynomial, x), *held_out) for x in (numbers, first)]
     rows = tuple(tuple(row) for row in numbers.tolist())
     return Learned(lemma.spectrum, task, rows, errors[0], errors[1], int(judged.sum()))
 
@@ -198,13 +199,13 @@ def best_polynomial(
 
 
 def _train(
-    first: Float[Tensor, "starts layers 10"], values: Tensor, weights: Tensor, target: Tensor, lmax: float, seed: int
+    first: Float[Tensor, "starts layers 10"], values: Tensor, weights: Tensor, target: Tensor, lemma: Construction, seed: int
 ) -> Float[Tensor, "layers 10"]:
     """Train perturbed copies of some numbers, fewer and fewer of them; returns the best."""
     draw = torch.Generator().manual_seed(seed)
     noise = NOISE * torch.randn(STAGES[0][0], *first.shape[1:], generator=draw, dtype=torch.float64)
     noise[: len(first)] = 0.0
-    noise[..., scalars.ON_GRAM] /= lmax
+    noise[..., scalars.ON_GRAM] /= lemma.spectrum.lmax
     numbers = first[torch.arange(len(noise)) % len(first)] + noise
     damping = torch.full((len(noise),), 1e-2, dtype=torch.float64)
     for starts, steps in STAGES:
@@ -216,9 +217,41 @@ def _train(
     return numbers[_losses(numbers, values, weights, target).argmin()]
 
 
-def relative_error(response: Callable[[Tensor], Tensor], batch: Graph, construction: Construction) -> float:
-    """Measure how far ``h(L)`` is from a construction's ``f(L)``: root mean square over graphs and isotropic demands."""
-    values, weights, target = _eigenvalues(batch, construction)
+def _density(
+    values: Float[Tensor, "graphs m"], weights: Float[Tensor, "graphs 1 m"], lemma: Construction
+) -> tuple[Float[Tensor, "1 points"], Float[Tensor, "1 1 points"], Float[Tensor, "1 points"]]:
+    """Join the eigenvalues of all graphs, and of the same graphs with all resistances changed by ``MARGIN``, in bins.
+
+    The loss needs no more of the graphs than how much of it falls to every eigenvalue; the margin keeps a polynomial of
+    high degree from growing just outside of the eigenvalues it has seen.
+    """
+    low, high = lemma.spectrum.lmin / (1 + MARGIN), lemma.spectrum.lmax * (1 + MARGIN)
+    step = max(math.log(high / low) / BINS, 1e-6)
+    mass, null = torch.zeros(BINS + 1, dtype=torch.float64), 0.0
+    for scale in (1 / (1 + MARGIN), 1.0, 1 + MARGIN):
+        moved = values * scale
+        positive, safe = values > 0, torch.where(values > 0, moved, 1.0)
+        target = weights[:, 0] * torch.where(positive, lemma.f(safe), lemma.at_zero)
+        share = (weights[:, 0] / target.square().sum(1, keepdim=True)) / (3 * len(values))
+        place = ((safe / low).log() / step).long().clamp(0, BINS)
+        mass.index_add_(0, place[positive], share[positive])
+        null += float(share[~positive].sum())
+    points = low * torch.exp((torch.arange(BINS + 1) + 0.5) * step).double()
+    seen = mass > 0
+    points, mass, target = points[seen], mass[seen], lemma.f(points[seen])
+    if null:
+        points, mass = torch.cat([points.new_zeros(1), points]), torch.cat([mass.new_tensor([null]), mass])
+        target = torch.cat([target.new_tensor([lemma.at_zero]), target])
+    return points[None], mass[None, None], target[None]
+
+
+def relative_error(
+    response: Callable[[Tensor], Tensor],
+    values: Float[Tensor, "graphs m"],
+    weights: Float[Tensor, "graphs 1 m"],
+    target: Float[Tensor, "graphs m"],
+) -> float:
+    """Measure how far ``h(L)`` is from ``f(L)``: root mean square over graphs and isotropic demands."""
     return float(scalars.loss(response(values), target, weights, up_to_scale=False).sqrt())
 
 
@@ -240,7 +273,7 @@ def _collate(graphs: Any) -> Graph:
     return Graph.collate([as_graph(graph).graph.to("cpu", torch.float64) for graph in graphs])
 
 
-def _eigenvalues(batch: Graph, lemma: Construction) -> tuple[Tensor, Tensor, Tensor]:
+def eigenvalues(batch: Graph, lemma: Construction) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the eigenvalues of every graph side by side, weights that are 0 on padding, and the targets.
 
     Where the null space has a part in the answer, one eigenvalue 0 stands for every component.

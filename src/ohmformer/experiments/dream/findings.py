@@ -23,7 +23,7 @@ CONTROLS = ("trained", "degree", "untrained", "features", "shuffled")
 STYLES = {"trained": "C0-o", "degree": "C0--", "untrained": "C1-s", "features": "C2:", "shuffled": "0.6"}
 WORDS = {"degree": "degrees taken out", "shuffled": "targets shuffled"}
 LEAST = 0.05
-"""Values below this are called nothing."""
+"""Values below this are called nothing, and differences below a tenth of it none."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Findings:
         added = value - torch.maximum(before[:, best], alone[:, best])
         low, high = float(added.mean()) - interval(added), float(added.mean()) + interval(added)
         verdict = (
-            f"training added {_with_interval(added)}" if low > 0
-            else f"less than without training ({_with_interval(added)})" if high < 0
+            f"training added {_with_interval(added)}" if low > LEAST / 10
+            else f"less than without training ({_with_interval(added)})" if high < -LEAST / 10
             else f"no more than without training ({_with_interval(added)})"
         )  # fmt: skip
         held = [float(x[:, best].mean()) for x in (beyond, before, alone, self.of(target, "shuffled"))]

@@ -21,7 +21,7 @@ import torch
 from ohmformer import exact
 from ohmformer.constructions import CubedHeat, GradientDescent, PowerSeriesRoot, Squaring, TaylorHeat
 from ohmformer.constructions.base import Construction
-from ohmformer.experiments.learn.findings import each_loss, findings
+from ohmformer.experiments.learn.findings import each_loss, exponential_fit, findings
 from ohmformer.experiments.learn.graphs import ALIASES
 from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.sweep import Job
@@ -241,20 +241,24 @@ def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
-    """List where a trained curve does not fall from one depth to the next."""
-    curves: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+def depth_curves(results: Mapping[Job, Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Collect the trained curves: for each, by name, depths and log losses, the mean over seeds."""
+    curves: dict[str, list[tuple[int, float]]] = {}
     for job, result in results.items():
         s = job.setting
-        measured = f"mean_log_{s.loss}"
-        curves.setdefault((s.task, s.graphs, s.model, s.init, s.loss), []).append((s.layers, result[measured]))
-    found = []
-    for key, points in curves.items():
-        points.sort()
-        for (a, x), (b, y) in pairwise(points):
-            if not y < x:
-                found.append(f"{' '.join(key)}: {x:.2f} at {a} layers, {y:.2f} at {b}")
-    return found
+        name = " ".join((s.task, s.graphs, s.model, s.init, s.loss))
+        curves.setdefault(name, []).append((s.layers, result[f"mean_log_{s.loss}"]))
+    return {name: sorted(points) for name, points in curves.items()}
+
+
+def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
+    """List where a trained curve does not fall from one depth to the next."""
+    return [
+        f"{name}: {x:.2f} at {a} layers, {y:.2f} at {b}"
+        for name, points in depth_curves(results).items()
+        for (a, x), (b, y) in pairwise(points)
+        if not y < x
+    ]
 
 
 def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], out: Path, note: str) -> list[Path]:
@@ -263,6 +267,12 @@ def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], ou
     paths = [save(canvas, out / f"{figure}-{preset}{suffix}") for suffix in (".svg", ".png")]
     straight = rises(results)
     verdict = "Log loss falls at every step of depth, for every curve." if not straight else "Where log loss does not fall:"
+    fits = [
+        f"- {name}: {rate:+.2f} a layer, R^2 {fit:.3f}"
+        for name, points in depth_curves(results).items()
+        if len(points) > 2
+        for rate, fit in [exponential_fit(points)]
+    ]
     claims = ["Findings of section 4.1:", "", *(f"- {f}" for f in findings(results)), ""] if figure == "fig2" else []
     seconds = sum(result["seconds"] for result in results.values())
     text = "\n".join(
@@ -271,6 +281,7 @@ def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], ou
             f"Natural logs, means over seeds; {len(results)} settings, {seconds:.0f} s of training in all. Losses on 4,000 "
             "fresh graphs.", "", f"![Figure {figure[-1]}]({figure}-{preset}.svg)", "", table(figure, results), "", verdict,
             *(f"- {line}" for line in straight), "",
+            *(["Does it fall exponentially? Log loss fitted by a straight line in depth:", *fits, ""] if fits else []),
             *claims,
         ]
     )  # fmt: skip

@@ -6,9 +6,10 @@ loss_1-5, smaller ones are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import correlation, linear_regression
 from typing import Any
 
 from ohmformer.experiments.learn.sweep import Job
@@ -42,6 +43,16 @@ def findings(results: Mapping[Job, Mapping[str, Any]]) -> list[Finding]:
                 deepest = max(mine, key=lambda job: job.setting.layers)
                 found.append(_judge(loss, graphs, deepest.setting.layers, each_loss(results[deepest])))
     return found
+
+
+def exponential_fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Fit log losses by a straight line in depth; returns its slope, and the share of their variance it explains (R^2).
+
+    >>> exponential_fit([(1, -1.0), (3, -2.0), (5, -3.0)])
+    (-0.5, 1.0)
+    """
+    depths, logs = zip(*points, strict=True)
+    return linear_regression(depths, logs).slope, correlation(depths, logs) ** 2 if len(set(logs)) > 1 else 0.0
 
 
 def each_loss(result: Mapping[str, Any]) -> list[float]:
