@@ -478,9 +478,10 @@ def test_encode_by_a_model_reads_the_weights_of_edge_lists(tmp_path):
     assert float((wanted - plain).abs().max()) > 1e-2
 
 
-def test_columns_that_may_be_weights_are_not_ignored_silently(tmp_path):
+@pytest.mark.parametrize("sep", [",", ";"])
+def test_columns_that_may_be_weights_are_not_ignored_silently(tmp_path, sep):
     source, out = tmp_path / "path.csv", tmp_path / "path.parquet"
-    source.write_text(WEIGHTED)
+    source.write_text(WEIGHTED.replace(",", sep))
     result = run("encode", source, "--out", out, "--encoding", "resistance")
     assert result.exit_code == 2
     assert "--resistance or --conductance" in result.output

@@ -25,6 +25,7 @@ from ohmformer.encoding.pyg import Batch, Data
 from ohmformer.encoding.quantities import check_quantities, exact_quantities
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS, read_graph, whole_file
+from ohmformer.graph.text_table import find_separator
 
 Columns = dict[str, list[Tensor]]
 """Numbers of some graphs, by the names of the columns: for each graph its encoding, and what else was asked for."""
@@ -146,10 +147,11 @@ def _from_edge_lists(files: list[Path], reading: Reading) -> Iterator[Entry]:
 
 def _check_two_columns(path: Path) -> None:
     """Raise a ValueError if an edge list has columns that nothing was said about: they may be weights."""
-    delimiter = DELIMITERS[path.suffix.lower()]
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        rows = csv.reader(file, delimiter=delimiter) if delimiter else (line.split() for line in file)
-        first = next((row for row in rows if row and not row[0].lstrip().startswith("#")), [])
+        lines = [line for line in itertools.islice(file, 100) if not line.lstrip().startswith("#")]
+    delimiter = find_separator(lines, path.name, DELIMITERS[path.suffix.lower()])
+    rows = csv.reader(lines, delimiter=delimiter) if delimiter else (line.split() for line in lines)
+    first = next((row for row in rows if row), [])
     if len(first) > 2:
         columns = ", ".join(cell.strip() for cell in first)
         raise ValueError(
