@@ -41,6 +41,8 @@ def missing(text: str) -> list[str]:
 def changes(path: Path) -> list[str]:
     """The commits that have changed the code of a table since the last commit that the table names above its first row."""
     named = COMMIT.findall(path.read_text(encoding="utf-8").partition("\n|")[0])
+    if not named:
+        raise ValueError(f"expected the commit that {path.name} was measured at above its first row, got none")
     folders = next(found for pattern, found in CODE.items() if re.fullmatch(pattern, path.stem))
     asked = ["git", "-C", str(ROOT), "log", "--format=%h", f"{named[-1]}..HEAD", "--"]
     done = subprocess.run(
