@@ -101,8 +101,10 @@ def choose(problem: Problem) -> list[tuple[Engine, Int[Tensor, " chosen"]]]:
     return [(engine, graphs) for engine, graphs in parts if len(graphs)]
 
 
-Read = Callable[[Tensor, Tensor], Tensor]
-"""From pairs of nodes (u, v) to ``p_c(N)_uv`` of every channel."""
+Turn = tuple[Tensor, Tensor] | None
+"""A matrix, channels by columns, that channels are multiplied by, and what is added; nothing if None."""
+Read = Callable[[Tensor, Tensor, Turn], Tensor]
+"""From pairs of nodes (u, v) to ``p_c(N)_uv`` of every channel, turned."""
 
 
 def functions_of(
@@ -114,15 +116,14 @@ def functions_of(
         what = "gradients of edge_weight" if gradients else "read='pairs'"
         raise ValueError(f"expected graphs of at most {MOST_NODES} nodes for {what}, got one of {graph.width}")
     if gradients:
-        read, kind = on_matrices(pairs, weights.to(pairs.weight.dtype), restore=restore), weights.dtype
-        return lambda u, v: read(u, v).to(kind)
+        return on_matrices(pairs, weights.to(pairs.weight.dtype), weights.dtype, restore=restore)
     if graph.width <= SPECTRA_UP_TO or "pairs" in reads:
         after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
         return on_spectra(Spectra.of(pairs, weights.dtype), weights, after, restore=restore)
     if graph.num_graphs == 1:
         points = points_of(pairs, len(weights), weights.dtype, edges="edges" in reads, seed=seed)
         p = on_points(points, pairs, weights, restore=restore)
-        return lambda u, v: points.read(p, u, v)
+        return lambda u, v, turn: points.read(p, u, v) if turn is None else points.read(p @ turn[0], u, v) + turn[1]
     return _by_parts(pairs, weights, reads, restore=restore, seed=seed)
 
 
@@ -148,12 +149,12 @@ def _by_parts(pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: b
         part[node], place[node] = number, torch.arange(len(node), device=graph.device)
         found.append(functions_of(mine, weights, reads, restore=restore, seed=seed))
 
-    def read(u: Tensor, v: Tensor) -> Tensor:
-        out = weights.new_zeros(len(u), weights.shape[2])
+    def read(u: Tensor, v: Tensor, turn: Turn) -> Tensor:
+        out = weights.new_zeros(len(u), weights.shape[2] if turn is None else len(turn[1]))
         for number, function in enumerate(found):
             rows = (part[u] == number).nonzero()[:, 0]
             here = place[u[rows]]
-            out = out.index_copy(0, rows, function(here, here if u is v else place[v[rows]]))
+            out = out.index_copy(0, rows, function(here, here if u is v else place[v[rows]], turn))
         return out
 
     return read
@@ -162,7 +163,7 @@ def _by_parts(pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: b
 def on_spectra(spectra: Spectra, weights: Tensor, after_first: Tensor | None, *, restore: bool) -> Read:
     """Run layers that leave B alone on the eigenvalues of every graph: every node is its own demand."""
     p = on_spectrum(spectra.values, spectra.start, spectra.owner, weights, after_first, restore=restore)
-    return lambda u, v: spectra.read(p, u, v)
+    return lambda u, v, turn: spectra.read(p, u, v) if turn is None else spectra.read(p @ turn[0], u, v, turn[1])
 
 
 def on_points(points: Points, pairs: Pairs, weights: Tensor, *, restore: bool) -> Float[Tensor, "points channels"]:
@@ -173,7 +174,7 @@ def on_points(points: Points, pairs: Pairs, weights: Tensor, *, restore: bool) -
     return on_spectrum(points.values, start, owner, weights, after, restore=restore, count=points.count)
 
 
-def on_matrices(pairs: Pairs, weights: Tensor, *, restore: bool) -> Read:
+def on_matrices(pairs: Pairs, weights: Tensor, dtype: torch.dtype, *, restore: bool) -> Read:
     """Run the layers of :func:`on_spectra` on matrices, through which weights of edges have gradients."""
     graphs, channels = SmallGraphs.of(pairs), weights.shape[2]
     done = [weights.new_zeros(0, channels)]
@@ -182,17 +183,23 @@ def on_matrices(pairs: Pairs, weights: Tensor, *, restore: bool) -> Read:
         size = real.sum(1).to(seen)[:, None, None, None]
         eye = torch.diag_embed(real.to(seen))[:, None]
         scale, phi = size.sqrt(), (eye / size.clamp(min=1).sqrt()).expand(-1, channels, -1, -1)
-        for l, w in enumerate(weights):
+        for l, rows in enumerate(weights):
             if l == 1 and after is not None:
                 seen = seen * after[:, None, None]
-            squares = torch.einsum("gcij,ck->gkij", phi @ phi, w[:channels])
-            phi = phi @ (squares + seen[:, None] * w[channels, :, None, None] + eye * w[channels + 1, :, None, None])
+            of_seen, pulled, one, summed = rows[:, :, None, None].unbind()
+            squares = (phi @ phi * summed).sum(1, keepdim=True)
+            phi = phi @ (eye * one + seen[:, None] * of_seen + squares * pulled)
             square = phi.square().sum((2, 3), keepdim=True) + TINY
             phi = phi * square.rsqrt()
             scale = scale * square.sqrt() if restore else scale
         done.append((phi * scale).permute(0, 2, 3, 1).reshape(-1, channels))
-    entries = torch.cat(done)
-    return lambda u, v: entries.index_select(0, graphs.layout.index(u, v))
+    entries = torch.cat(done).to(dtype)
+
+    def read(u: Tensor, v: Tensor, turn: Turn) -> Tensor:
+        found = entries.index_select(0, graphs.layout.index(u, v))
+        return found if turn is None else torch.addmm(turn[1], found, turn[0])
+
+    return read
 
 
 def on_squares(problem: Problem) -> Float[Tensor, "nodes channels"]:

@@ -43,9 +43,7 @@ def on_spectrum(
     run: Any = _TorchLayers
     if count is None and supports("ohm_on_spectrum", (values, weights), (values, later), channels=channels):
         run = _NativeLayers
-        missing = native.KERNELS["ohm_on_spectrum"].limits["channels"] - channels  # their weights are zero: they stay zero
-        squares, rest = pad(weights, (0, missing)).split([channels, 2], dim=1)
-        weights = torch.cat([pad(squares, (0, 0, 0, missing)), rest], dim=1)
+        weights = pad(weights, (0, native.KERNELS["ohm_on_spectrum"].limits["channels"] - channels))
     return run.apply(values, later, start, owner, weights, restore, count)[:, :channels]
 
 
@@ -56,11 +54,12 @@ def weights_of(
     phi: Float[Tensor, " layers"],
     skip: Float[Tensor, " layers"],
 ) -> Float[Tensor, "layers rows channels"]:
-    """Return W of every layer, by which ``(p^2, lambda, 1)`` becomes the factor of p; see :class:`dynamics.Layer`."""
-    of_squares = product[:, :, None] * (phi[:, None] * value)[:, None]
-    return torch.cat(
-        [of_squares, (gram[:, None] * value)[:, None], skip[:, None, None].expand(-1, 1, value.shape[1])], dim=1
-    )
+    """Return four rows of every layer, which multiplies p by ``one + lambda seen + (p^2 . summed) pulled``.
+
+    They are ``seen = gram value``, ``pulled = phi value``, ``one = skip`` and ``summed = product``; see
+    :class:`dynamics.Layer`.
+    """
+    return torch.stack([gram[:, None] * value, phi[:, None] * value, skip[:, None].expand_as(value), product], dim=1)
 
 
 class _NativeLayers(torch.autograd.Function):
@@ -89,7 +88,7 @@ class _NativeLayers(torch.autograd.Function):
 
 
 class _TorchLayers(torch.autograd.Function):
-    """The layers in torch: ``p <- q / |q|`` with ``q = p m``, ``m = (p^2, lambda, 1) W``, W ``(channels + 2, channels)``."""
+    """The layers in torch: ``p <- q / |q|`` with ``q = p m``, ``m = one + lambda seen + s pulled``, ``s = p^2 . summed``."""
 
     @staticmethod
     def forward(
@@ -107,12 +106,13 @@ class _TorchLayers(torch.autograd.Function):
         scale, often = sizes.sqrt()[:, None], 1 if count is None else count[:, None]
         p = (1 / scale.clamp(min=1)).index_select(0, owner).expand(-1, channels).contiguous()
         kept = []
-        for l, w in enumerate(weights):
-            m = p.square() @ w[:channels] + torch.addcmul(w[channels + 1], (later if l else first)[:, None], w[channels])
+        for l, (seen, pulled, one, summed) in enumerate(weights.unbind()):
+            s = (p.square() @ summed)[:, None]
+            m = torch.addcmul(one, (later if l else first)[:, None], seen).addcmul_(s, pulled)
             q = p * m
             square = none.index_add(0, owner, q.square() * often).clamp(min=0) + TINY
             inverse = square.rsqrt().index_select(0, owner)
-            kept += [p, m, inverse]
+            kept += [p, s, m, inverse]
             p = q * inverse
             scale = scale * square.sqrt() if restore else scale
         out = p * scale.expand_as(none).index_select(0, owner)
@@ -124,21 +124,23 @@ class _TorchLayers(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         first, later, owner, weights, scale, p, out, *kept = ctx.saved_tensors
-        channels, none = weights.shape[2], first.new_zeros(len(scale), weights.shape[2])
+        none = first.new_zeros(len(scale), weights.shape[2])
         g = gradients[0] * scale.expand_as(none).index_select(0, owner)
 
-        def summed(x: Tensor) -> Tensor:
+        def over_graphs(x: Tensor) -> Tensor:
             return none.index_add(0, owner, x)
 
-        norms = summed(gradients[0] * out) if ctx.restore else none  # the gradient of every norm that is restored
+        norms = over_graphs(gradients[0] * out) if ctx.restore else none  # the gradient of every norm that is restored
         d_first, d_later, d_weights = torch.zeros_like(first), torch.zeros_like(later), []
         for l in reversed(range(len(weights))):
-            before, m, inverse = kept[3 * l : 3 * l + 3]
-            of_q = (g + ctx.often * p * (norms - summed(g * p)).index_select(0, owner)) * inverse
+            before, s, m, inverse = kept[4 * l : 4 * l + 4]
+            seen, pulled, _, summed = weights[l]
+            of_q = (g + ctx.often * p * (norms - over_graphs(g * p)).index_select(0, owner)) * inverse
             of_m, values = of_q * before, later if l else first
-            d_weights += [torch.cat([before.square().mT @ of_m, (values @ of_m)[None], of_m.sum(0)[None]])]
-            d_values = of_m @ weights[l, channels]
+            of_s = of_m @ pulled
+            d_weights += [torch.stack([values @ of_m, s[:, 0] @ of_m, of_m.sum(0), of_s @ before.square()])]
+            d_values = of_m @ seen
             d_first, d_later = (d_first, d_later + d_values) if l else (d_first + d_values, d_later)
-            g = of_q * m + 2 * before * (of_m @ weights[l, :channels].mT)
+            g = of_q * m + 2 * before * of_s[:, None] * summed
             p = before
         return d_first, d_later, None, None, torch.stack(d_weights[::-1]), None, None

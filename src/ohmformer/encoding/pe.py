@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from ohmformer.encoding import saving
 from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together
 from ohmformer.encoding.dynamics import Layer
-from ohmformer.encoding.engines import Problem, Read, encode, error_of, functions_of, on_spectra
+from ohmformer.encoding.engines import Problem, Read, Turn, encode, error_of, functions_of, on_spectra
 from ohmformer.encoding.initial import draw_weights, rows_of_seed
 from ohmformer.encoding.inputs import Pairs, read_pairs
 from ohmformer.encoding.norm import RunningNorm
@@ -248,7 +249,8 @@ class LinearTransformerPE(nn.Module):
             phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
             for draw in range(1, draws):
                 phi = phi + self._encode(pairs, layers, self._start(pairs, x, generator, draw))
-            return self._out("nodes", phi if draws == 1 else phi / draws)
+            phi = phi if draws == 1 else phi / draws
+            return self._out("nodes", lambda turn: phi if turn is None else torch.addmm(turn[1], phi, turn[0]))
 
     def _pairs(self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None) -> Pairs:
         """Read and check edges, in the precision that the layers' N is made in."""
@@ -291,23 +293,31 @@ class LinearTransformerPE(nn.Module):
         for what in self.reads:
             if what == "nodes":
                 node = torch.arange(len(batch), device=batch.device)
-                answers.append(self._out(what, read(node, node)))
+                answers.append(self._out(what, partial(read, node, node)))
             elif what == "edges":
-                answers.append(self._out(what, read(edge_index[0], edge_index[1])))
+                answers.append(self._out(what, partial(read, edge_index[0], edge_index[1])))
             else:
                 u, v, place, shape = every_pair(start, batch, width, total)
-                rows = self._out(what, read(u, v))
+                rows = self._out(what, partial(read, u, v))
                 dense = rows.new_zeros(math.prod(shape), self.dim).index_copy(0, place, rows)
                 answers.append(dense.view(*shape, self.dim))
         return answers[0] if isinstance(self.read, str) else tuple(answers)
 
-    def _out(self, what: str, phi: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows dim"]:
-        """Normalise channels and map them by M."""
+    def _out(self, what: str, read: Callable[[Turn], Tensor]) -> Float[Tensor, "rows dim"]:
+        """Read channels, normalise them and map them by M; before they are read where that is less work and can be done."""
         readout = {"nodes": self.readout, "edges": self.edge_readout, "pairs": self.pair_readout}[what]
         assert readout is not None
-        with torch.autocast(phi.device.type, enabled=False):
-            phi = self.norms[what](phi) if self.norm else phi
-            return (phi @ readout.mT.to(phi.dtype)).to(readout.dtype)
+        turn, norm = readout.mT.to(self._dtype), cast(RunningNorm, self.norms[what]) if self.norm else None
+        with torch.autocast(readout.device.type, enabled=False):
+            if self.dim > self.hidden or (norm is not None and norm.training):
+                found = read(None)
+                found = (found if norm is None else norm(found)) @ turn
+            elif norm is None:
+                found = read((turn, turn.new_zeros(self.dim)))
+            else:
+                turn = norm.scale(turn.dtype)[:, None] * turn
+                found = read((turn, -(norm.mean.to(turn.dtype) @ turn)))
+            return found.to(readout.dtype)
 
     def _weights(self) -> Float[Tensor, "layers rows hidden"]:
         """Return the weights of all layers as the eigenvalues see them."""

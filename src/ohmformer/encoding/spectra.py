@@ -79,18 +79,28 @@ class Spectra:
         return found
 
     def read(
-        self, p: Float[Tensor, "nodes channels"], u: Int[Tensor, " rows"], v: Int[Tensor, " rows"]
+        self,
+        p: Float[Tensor, "nodes channels"],
+        u: Int[Tensor, " rows"],
+        v: Int[Tensor, " rows"],
+        shift: Tensor | None = None,
     ) -> Float[Tensor, "rows channels"]:
-        """Return ``(V diag(p) V^T)_uv`` of every channel, given ``p`` on the eigenvalues."""
-        channels = p.shape[1]
+        """Return ``(V diag(p) V^T)_uv`` of every channel, given ``p`` on the eigenvalues, and ``shift`` added to every row.
+
+        On the CPU sums are taken in float64: a norm may multiply what is rounded away by 100.
+        """
+        channels, shift = p.shape[1], p.new_zeros(p.shape[1]) if shift is None else shift
         if supports("ohm_read_pairs", (p, self.vectors), (self.vectors,), channels=channels):
             missing = native.KERNELS["ohm_read_pairs"].limits["channels"] - channels
-            return _Read.apply(pad(p, (0, missing)), self, u, v)[:, :channels]  # pyright: ignore[reportIndexIssue]
-        width = self.widest()
+            found = _Read.apply(pad(p, (0, missing)), pad(shift, (0, missing)), self, u, v)
+            return found[:, :channels]  # pyright: ignore[reportIndexIssue]
+        width, kind = self.widest(), p.dtype
+        p = p.double() if p.device.type == "cpu" else p
         if u is v or self.padded or (len(self.start) - 1) * width**2 * channels > DENSE:
-            return self._read_plainly(p, u, v)
+            return (self._read_plainly(p, u, v) + shift).to(kind)
         own, here = self.owner.index_select(0, u), self.first.index_select(0, u)
-        return self._dense(p, width).index_select(0, (own * width + u - here) * width + v - here)
+        found = self._dense(p, width).index_select(0, (own * width + u - here) * width + v - here)
+        return (found + shift).to(kind)
 
     def widest(self) -> int:
         """Return a bound on the nodes of a graph that the shapes tell, which asks the device for nothing (Samuelson's)."""
@@ -104,7 +114,7 @@ class Spectra:
         real = place < sizes[:, None]
         node = torch.where(real, self.start[:-1, None] + place, 0)
         entry = torch.where(real[:, :, None] & real[:, None], self.offset[node][:, :, None] + place, 0)
-        vectors = torch.where(real[:, :, None] & real[:, None], self.vectors[entry], 0.0)
+        vectors = torch.where(real[:, :, None] & real[:, None], self.vectors[entry], 0.0).to(p.dtype)
         on = torch.where(real[:, :, None], p[node], 0.0)
         return torch.einsum("giw,gwc,gjw->gijc", vectors, on, vectors).flatten(0, 2)
 
@@ -115,7 +125,7 @@ class Spectra:
         row = torch.repeat_interleave(torch.arange(len(u), device=u.device), size, output_size=total)
         within = torch.arange(len(row), device=u.device) - (size.cumsum(0) - size).index_select(0, row)
         of_u, of_v = (self.vectors[self.offset.index_select(0, x).index_select(0, row) + within] for x in (u, v))
-        product = of_u * of_v
+        product = of_u.to(p.dtype) * of_v
         values = p.index_select(0, self.first.index_select(0, u).index_select(0, row) + within)
         return p.new_zeros(len(u), p.shape[1]).index_add(0, row, product[:, None] * values)
 
@@ -136,11 +146,11 @@ class _Read(torch.autograd.Function):
     """Reading in C, sixteen channels at a time."""
 
     @staticmethod
-    def forward(ctx: Any, p: Tensor, spectra: Spectra, u: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, p: Tensor, shift: Tensor, spectra: Spectra, u: Tensor, v: Tensor) -> Tensor:
         arrays = spectra.vectors, spectra.offset, spectra.first, spectra.size, u.contiguous(), v.contiguous()
         ctx.arrays, ctx.library, ctx.shape = arrays, native.active(), p.shape
         out = p.new_empty(len(u), p.shape[1])
-        native.call("ohm_read_pairs", len(u), *arrays, p.contiguous(), out)
+        native.call("ohm_read_pairs", len(u), *arrays, p.contiguous(), shift.contiguous(), out)
         return out
 
     @staticmethod
@@ -148,7 +158,7 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         found = gradients[0].new_zeros(ctx.shape)
         ctx.library.call("ohm_read_pairs_backward", len(ctx.arrays[4]), *ctx.arrays, gradients[0].contiguous(), found)
-        return found, None, None, None
+        return found, gradients[0].sum(0) if ctx.needs_input_grad[1] else None, None, None, None
 
 
 def eigh(matrices: Float[Tensor, "graphs width width"]) -> tuple[Tensor, Tensor]:
@@ -163,11 +173,11 @@ def fingerprint(
 ) -> Float[Tensor, " graphs"]:
     """Return a number of every graph that edges, weights or numbers of nodes change: a weighted mean of ``f(u) f(v)``."""
     u, v = edge_index
-    value = [torch.sin(1.7 * (x - first.index_select(0, x)).float() + 0.3) for x in (u, v)]
-    weight = torch.ones_like(value[0]) if weight is None else weight.detach().flatten().float()
-    which, none = owner.index_select(0, u), value[0].new_zeros(graphs)
+    f = torch.sin(1.7 * (torch.arange(len(owner), device=owner.device) - first).float() + 0.3)
+    product, which, none = f.index_select(0, u) * f.index_select(0, v), owner.index_select(0, u), f.new_zeros(graphs)
+    weight = torch.ones_like(product) if weight is None else weight.detach().flatten().float()
     total = none.index_add(0, which, weight)
-    mean = none.index_add(0, which, weight * value[0] * value[1]) / torch.where(total > 0, total, 1.0)
+    mean = none.index_add(0, which, weight * product) / torch.where(total > 0, total, 1.0)
     return mean + (10.0 if laplacian == "combinatorial" else 0.0)
 
 

@@ -204,7 +204,7 @@ KERNELS: dict[str, Kernel] = {
     "ohm_read_pairs": Kernel(
         "Functions of the Laplacian at pairs of nodes, from their values on its eigenvalues.",
         "on_spectrum.c",
-        WHOLE + 8 * ARRAY,
+        WHOLE + 9 * ARRAY,
         {"channels": 16},
     ),
     "ohm_read_pairs_backward": Kernel(

@@ -162,9 +162,16 @@ static int run(const void *arguments, int64_t first, int64_t last) {
         for (int i = 0; i < count; i++) {
             const int64_t from = a->start[which[i]], nodes = a->start[which[i] + 1] - from;
             float *out = a->vectors + a->place[which[i]];
+            int ascending[EIGEN_NODES];
+            for (int j = 0; j < nodes; j++) {
+                int at = j;
+                for (; at > 0 && d[ascending[at - 1]][i] > d[j][i]; at--) ascending[at] = ascending[at - 1];
+                ascending[at] = j;
+            }
             for (int64_t j = 0; j < nodes; j++) {
-                a->values[from + j] = (float)d[j][i];
-                for (int64_t k = 0; k < nodes; k++) out[k * nodes + j] = (float)z[j * n + k][i];
+                const Wide *column = z + ascending[j] * n;
+                a->values[from + j] = (float)d[ascending[j]][i];
+                for (int64_t k = 0; k < nodes; k++) out[k * nodes + j] = (float)column[k][i];
             }
         }
     }
@@ -172,7 +179,7 @@ static int run(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* values (nodes) and vectors (nodes x nodes of every graph, one after the other) of matrices given by their diagonals and what every
+/* values (nodes), ascending in every graph, and vectors (nodes x nodes of every graph, one after the other) of matrices given by their diagonals and what every
  * pair adds on both sides of them. Returns one if there is no memory. */
 EXPORT int ohm_eigen(int64_t threads, int64_t graphs, const int64_t *order, const int64_t *start, const int64_t *edge_start,
                      const int64_t *u, const int64_t *v, const double *off, const double *diagonal_entries, const int64_t *place,

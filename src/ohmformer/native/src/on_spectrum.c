@@ -1,7 +1,7 @@
 /* Layers on eigenvalues and the gradient of their weights, graph by graph.
  *
- * There are sixteen channels, those that are not used with weights of zero. A layer's weights are a row of channels for the square of
- * every channel of p, one for lambda, and one for one.
+ * There are sixteen channels, those that are not used with weights of zero. A layer multiplies p by m = one + lambda seen + s pulled with
+ * s the sum of squares p^2 summed; its weights are these four rows of channels: seen, pulled, one, summed.
  */
 #include "kernel.h"
 
@@ -11,7 +11,6 @@
 
 #define CHANNELS SPECTRUM_CHANNELS
 #define PARTS (CHANNELS / LANES) /* vectors of a row of channels */
-#define ROWS (CHANNELS + 2)      /* of a layer's weights */
 #define TINY 1e-12f
 #define SHARE 16 /* graphs that a thread takes at a time */
 #define SUMS 32  /* sums of gradients, each over its own graphs, at most: the same ones however many threads there are */
@@ -20,15 +19,20 @@ typedef struct {
     Vector part[PARTS];
 } Row;
 
+typedef float Half __attribute__((vector_size(2 * LANES), aligned(4))); /* of a vector */
+typedef float Quarter __attribute__((vector_size(LANES), aligned(4)));
+
+typedef struct {
+    Row seen, pulled, one, summed;
+} Layer;
+
 typedef struct {
     int64_t depth, restore;
     const float *first, *later; /* eigenvalues that the first layer sees, and the others; all graphs side by side */
     const int64_t *start;       /* where those of every graph begin; graphs + 1 */
-    const Row *weights;         /* (depth, ROWS) */
+    const Layer *weights;
     Row *out;
 } Layers;
-
-INLINE float lane(const Row *row, int c) { return ((const float *)row)[c]; }
 
 INLINE Row all(float x) {
     Row row;
@@ -53,36 +57,55 @@ INLINE Row plus_scaled(Row sum, float x, Row b) {
     return sum;
 }
 
-/* sum + the rows of a matrix, each times one of x's channels */
-INLINE Row plus_rows(Row sum, const Row *x, const Row *rows) {
-    Row odd = all(0);
-#pragma GCC unroll 8
-    for (int c = 0; c < CHANNELS; c += 2)
-        sum = plus_scaled(sum, lane(x, c), rows[c]), odd = plus_scaled(odd, lane(x, c + 1), rows[c + 1]);
-    return plus_scaled(sum, 1, odd);
+INLINE Vector root(Vector x) {
+    float y[LANES];
+    memcpy(y, &x, sizeof y);
+    for (int c = 0; c < LANES; c++) y[c] = sqrtf(y[c]);
+    memcpy(&x, y, sizeof y);
+    return x;
 }
 
-/* p after all layers, and its scale; before every layer p, its factor m and one over its norm, if they are to be kept */
-static Row forward(const Layers *a, int64_t graph, Row *p, Row *before, Row *factor, Row *inverse) {
+/* the sum over all channels of a b */
+INLINE float total(Row a, Row b) {
+    Vector sum = a.part[0] * b.part[0];
+    for (int v = 1; v < PARTS; v++) sum += a.part[v] * b.part[v];
+    Half half[2];
+    Quarter quarter[2];
+    memcpy(half, &sum, sizeof half);
+    half[0] += half[1];
+    memcpy(quarter, half, sizeof quarter);
+    quarter[0] += quarter[1];
+    return LANES == 4 ? quarter[0][0] : quarter[0][0] + quarter[0][LANES / 4 - 1];
+}
+
+/* what a layer multiplies p by, where s is the sum of its squares */
+INLINE Row factor(const Layer *w, float lambda, float s) { return plus_scaled(plus_scaled(w->one, lambda, w->seen), s, w->pulled); }
+
+/* p after all layers, and its scale; before every layer p, s, and one over the norm after it, if they are to be kept */
+static Row forward(const Layers *a, int64_t graph, Row *p, Row *before, float *sums, Row *inverse) {
     const int64_t from = a->start[graph], size = a->start[graph + 1] - from;
-    Row scale = all(sqrtf((float)size));
-    for (int64_t i = 0; i < size; i++) p[i] = all(1 / sqrtf((float)size));
+    Row scale = all(sqrtf((float)size)), over = all(1 / sqrtf((float)size)), norm;
+    for (int64_t i = 0; i < size; i++) p[i] = all(1);
     for (int64_t l = 0; l < a->depth; l++) {
-        const Row *w = a->weights + l * ROWS;
+        const Layer w = a->weights[l];
         const float *values = (l ? a->later : a->first) + from;
-        Row square = all(TINY), norm, over;
+        Row even = all(TINY), odd = all(0); /* squares of norms: one sum would wait for itself */
         for (int64_t i = 0; i < size; i++) {
-            const Row seen = times(p[i], p[i]), m = plus_rows(plus_scaled(w[CHANNELS + 1], values[i], w[CHANNELS]), &seen, w);
-            if (before) before[l * size + i] = p[i], factor[l * size + i] = m;
-            p[i] = times(p[i], m);
-            square = plus(square, p[i], p[i]);
+            const Row old = times(p[i], over);
+            const float s = total(times(old, old), w.summed);
+            if (before) before[l * size + i] = old, sums[l * size + i] = s;
+            p[i] = times(old, factor(&w, values[i], s));
         }
-        for (int c = 0; c < CHANNELS; c++) ((float *)&norm)[c] = sqrtf(lane(&square, c));
-        for (int v = 0; v < PARTS; v++) over.part[v] = 1 / norm.part[v];
-        for (int64_t i = 0; i < size; i++) p[i] = times(p[i], over);
+        for (int64_t i = 0; i + 1 < size; i += 2) even = plus(even, p[i], p[i]), odd = plus(odd, p[i + 1], p[i + 1]);
+        if (size % 2) even = plus(even, p[size - 1], p[size - 1]);
+        for (int v = 0; v < PARTS; v++) {
+            norm.part[v] = root(even.part[v] + odd.part[v]);
+            over.part[v] = 1 / norm.part[v];
+        }
         if (inverse) inverse[l] = over;
         if (a->restore) scale = times(scale, norm);
     }
+    for (int64_t i = 0; i < size; i++) p[i] = times(p[i], over);
     return scale;
 }
 
@@ -112,69 +135,66 @@ typedef struct {
     Layers layers;
     int64_t graphs, parts, width; /* width: nodes of the largest graph */
     const Row *g_out;
-    const Row *turned; /* weights of squares, by columns */
-    Row *sums;         /* d_weights of every part of the graphs */
+    Layer *sums; /* d_weights of every part of the graphs */
 } Backward;
 
-/* Add what one graph gives to d_weights; p, g, before, factor and inverse are what it works in */
-static void backward_one(const Backward *b, int64_t graph, Row *d, Row *p, Row *g, Row *before, Row *factor, Row *inverse) {
+/* Add what one graph gives to d_weights; p, g, before, sums and inverse are what it works in */
+static void backward_one(const Backward *b, int64_t graph, Layer *d, Row *p, Row *g, Row *before, Row *inverse, float *sums) {
     const Layers *a = &b->layers;
     const int64_t from = a->start[graph], size = a->start[graph + 1] - from;
-    const Row scale = forward(a, graph, p, before, factor, inverse);
+    const Row scale = forward(a, graph, p, before, sums, inverse);
     Row norms = all(0); /* what every norm gets from being restored */
     for (int64_t i = 0; i < size; i++) {
         g[i] = times(scale, b->g_out[from + i]);
         if (a->restore) norms = plus(norms, g[i], p[i]);
     }
     for (int64_t l = a->depth - 1; l >= 0; l--) {
+        const Layer w = a->weights[l];
         const float *values = (l ? a->later : a->first) + from;
-        Row *to = d + l * ROWS, along = norms;
+        Layer to = d[l];
+        Row along = norms;
         for (int64_t i = 0; i < size; i++)
             for (int v = 0; v < PARTS; v++) along.part[v] -= g[i].part[v] * p[i].part[v];
         for (int64_t i = 0; i < size; i++) {
-            const Row old = before[l * size + i], seen = times(old, old);
-            const Row of_q = times(plus(g[i], p[i], along), inverse[l]), of_m = times(of_q, old);
-#pragma GCC unroll 16
-            for (int c = 0; c < CHANNELS; c++) to[c] = plus_scaled(to[c], lane(&seen, c), of_m);
-            to[CHANNELS] = plus_scaled(to[CHANNELS], values[i], of_m);
-            to[CHANNELS + 1] = plus_scaled(to[CHANNELS + 1], 1, of_m);
-            const Row of_seen = plus_rows(all(0), &of_m, b->turned + l * CHANNELS);
-            g[i] = plus(times(of_q, factor[l * size + i]), plus_scaled(old, 1, old), of_seen);
+            const Row old = before[l * size + i], of_q = times(plus(g[i], p[i], along), inverse[l]), of_m = times(of_q, old);
+            const float s = sums[l * size + i], of_s = total(of_m, w.pulled);
+            to.seen = plus_scaled(to.seen, values[i], of_m);
+            to.pulled = plus_scaled(to.pulled, s, of_m);
+            to.one = plus_scaled(to.one, 1, of_m);
+            to.summed = plus_scaled(to.summed, of_s, times(old, old));
+            g[i] = plus(times(of_q, factor(&w, values[i], s)), times(all(2 * of_s), old), w.summed);
             p[i] = old;
         }
+        d[l] = to;
     }
 }
 
 static int run_backward(const void *arguments, int64_t first_part, int64_t last_part) {
     const Backward *b = arguments;
     const int64_t width = b->width, depth = b->layers.depth;
-    Row *p = memory((2 + 2 * depth) * width + depth);
+    Row *p = memory((2 + depth) * width + depth + (depth * width + CHANNELS - 1) / CHANNELS);
     if (!p) return 1;
-    Row *g = p + width, *before = g + width, *factor = before + depth * width, *inverse = factor + depth * width;
+    Row *g = p + width, *before = g + width, *inverse = before + depth * width;
     for (int64_t part = first_part; part < last_part; part++) {
         const int64_t first = b->graphs * part / b->parts, last = b->graphs * (part + 1) / b->parts;
         for (int64_t graph = first; graph < last; graph++)
-            backward_one(b, graph, b->sums + part * depth * ROWS, p, g, before, factor, inverse);
+            backward_one(b, graph, b->sums + part * depth, p, g, before, inverse, (float *)(inverse + depth));
     }
     free(p);
     return 0;
 }
 
-/* d_weights (depth, ROWS, CHANNELS) from the gradient of out. Returns one if there is no memory. */
+/* d_weights (depth, 4, CHANNELS) from the gradient of out. Returns one if there is no memory. */
 EXPORT int ohm_on_spectrum_backward(int64_t threads, int64_t graphs, int64_t depth, int64_t restore, const float *first,
                                     const float *later, const int64_t *start, const void *weights, const void *g_out,
                                     void *d_weights) {
-    const int64_t size = depth * ROWS, parts = graphs < SUMS ? graphs : SUMS;
+    const int64_t size = 4 * depth, parts = graphs < SUMS ? graphs : SUMS;
     int64_t width = 0;
     for (int64_t g = 0; g < graphs; g++) width = start[g + 1] - start[g] > width ? start[g + 1] - start[g] : width;
-    const Row *w = weights;
-    Row *sums = memory(parts * size + depth * CHANNELS + 1), *turned = sums + parts * size, *d = d_weights;
+    Row *sums = memory(parts * size + 1), *d = d_weights;
     if (!sums) return 1;
     memset(sums, 0, parts * size * sizeof(Row));
-    for (int64_t l = 0; l < depth; l++)
-        for (int r = 0; r < CHANNELS; r++)
-            for (int c = 0; c < CHANNELS; c++) ((float *)(turned + l * CHANNELS + c))[r] = lane(w + l * ROWS + r, c);
-    const Backward b = {{depth, restore, first, later, start, w, NULL}, graphs, parts, width, g_out, turned, sums};
+    const Backward b = {{depth, restore, first, later, start, weights, NULL}, graphs, parts, width, g_out, (Layer *)sums};
     const int failed = share_out(threads, parts, 1, run_backward, &b);
     for (int64_t i = 0; i < size; i++) {
         d[i] = all(0);
@@ -188,30 +208,52 @@ typedef struct {
     const float *vectors;
     const int64_t *offset, *first, *size; /* of every node: its row of eigenvectors, its graph's first eigenvalue and how many */
     const int64_t *u, *v;                 /* pairs of nodes of one graph */
-    const Row *in;
-    Row *out;
+    const float *in, *shift;
+    float *out;
 } Reading;
 
+typedef double Double __attribute__((vector_size(4 * LANES), aligned(8)));
+#define DOUBLES (2 * PARTS) /* of a row of channels */
+
+/* sums in float64: a norm may multiply what is rounded away by 100 */
 static int run_read(const void *arguments, int64_t begin, int64_t end) {
     const Reading *a = arguments;
+    int64_t graph = -1, most = 0;
+    double *p = NULL, *product = NULL; /* of the graph that was read last, and of two rows of its eigenvectors */
     for (int64_t r = begin; r < end; r++) {
+        const int64_t from = a->first[a->u[r]], size = a->size[a->u[r]];
         const float *x = a->vectors + a->offset[a->u[r]], *y = a->vectors + a->offset[a->v[r]];
-        const Row *p = a->in + a->first[a->u[r]];
-        const int64_t size = a->size[a->u[r]];
-        Row even = all(0), odd = all(0);
+        if (from != graph) {
+            if (size > most) {
+                free(p);
+                p = malloc((CHANNELS + 1) * size * sizeof(double));
+                if (!p) return 1;
+                most = size, product = p + CHANNELS * size;
+            }
+            for (int64_t j = 0; j < CHANNELS * size; j++) p[j] = a->in[CHANNELS * from + j];
+            graph = from;
+        }
+        Double even[DOUBLES], odd[DOUBLES];
+        for (int v = 0; v < DOUBLES; v++) even[v] = odd[v] = (Double){0};
+        for (int c = 0; c < CHANNELS; c++) ((double *)even)[c] = a->shift[c];
+        for (int64_t j = 0; j < size; j++) product[j] = (double)x[j] * y[j];
+        const Double *row = (const Double *)p;
         int64_t j = 0;
-        for (; j + 1 < size; j += 2)
-            even = plus_scaled(even, x[j] * y[j], p[j]), odd = plus_scaled(odd, x[j + 1] * y[j + 1], p[j + 1]);
-        if (j < size) even = plus_scaled(even, x[j] * y[j], p[j]);
-        a->out[r] = plus_scaled(even, 1, odd);
+        for (; j + 1 < size; j += 2, row += 2 * DOUBLES)
+            for (int v = 0; v < DOUBLES; v++) even[v] += product[j] * row[v], odd[v] += product[j + 1] * row[DOUBLES + v];
+        if (j < size)
+            for (int v = 0; v < DOUBLES; v++) even[v] += product[j] * row[v];
+        for (int v = 0; v < DOUBLES; v++) even[v] += odd[v];
+        for (int c = 0; c < CHANNELS; c++) a->out[CHANNELS * r + c] = (float)((double *)even)[c];
     }
+    free(p);
     return 0;
 }
 
-/* out (rows, CHANNELS): V diag(p) V^T of every channel at pairs (u, v) of nodes */
+/* out (rows, CHANNELS): V diag(p) V^T of every channel at pairs (u, v) of nodes, and shift */
 EXPORT int ohm_read_pairs(int64_t threads, int64_t rows, const float *vectors, const int64_t *offset, const int64_t *first,
-                          const int64_t *size, const int64_t *u, const int64_t *v, const void *p, void *out) {
-    const Reading a = {vectors, offset, first, size, u, v, p, out};
+                          const int64_t *size, const int64_t *u, const int64_t *v, const float *p, const float *shift, float *out) {
+    const Reading a = {vectors, offset, first, size, u, v, p, shift, out};
     return share_out(threads, rows, 512, run_read, &a);
 }
 
