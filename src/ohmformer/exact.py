@@ -36,33 +36,46 @@ class Eigenvectors:
     mask: Bool[Tensor, "*graphs k"]
 
 
-def decompose(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
+def decompose(
+    graph: Graph, laplacian: str = "combinatorial"
+) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
     """Compute all eigenpairs of every graph, ascending; null space and padding come last, with value 0.
+
+    Those of L, or with ``laplacian="normalized"`` those of ``D^-1/2 L D^-1/2``, D the diagonal of L.
 
     LAPACK decomposes ``L + gamma N`` with N the projection onto the null space and gamma = 4 max_i L_ii >= 2 lmax. That
     finds eigenvalues to ``eps lmax``; where some are so small that this shows, the squared singular values of ``B`` are
     taken instead, which are good to ``eps sqrt(lmax / l)`` relatively.
     """
     host = graph.to("cpu", torch.float64)
-    laplacian, range_ = host.laplacian().detach(), host.projector()
+    matrix, range_ = host.laplacian().detach(), host.projector()
     if not graph.batched:
-        laplacian, range_ = laplacian[None], range_[None]
+        matrix, range_ = matrix[None], range_[None]
     if not host.width:
-        return laplacian.new_zeros(laplacian.shape[:2]), laplacian
-    largest = laplacian.diagonal(dim1=1, dim2=2).amax(dim=1)
+        return matrix.new_zeros(matrix.shape[:2]), matrix
+    null, root = torch.eye(host.width, dtype=torch.float64) - range_, None
+    if laplacian == "normalized":
+        degree = matrix.diagonal(dim1=1, dim2=2)
+        root = torch.where(degree > 0, degree, 1.0).rsqrt()[:, :, None]
+        matrix = root * matrix * root.mT
+        null = (null > 0) / (root * root.mT)  # D^1/2 1 of every component, and single nodes
+        null = null / ((null > 0) * null.diagonal(dim1=1, dim2=2)[:, None]).sum(2, keepdim=True)
+    largest = matrix.diagonal(dim1=1, dim2=2).amax(dim=1)
     gamma = torch.where(largest > 0, 4 * largest, 1.0)[:, None]
-    null = torch.eye(host.width, dtype=torch.float64) - range_
-    values, vectors = torch.linalg.eigh(laplacian + gamma[:, :, None] * null)
+    values, vectors = torch.linalg.eigh(matrix + gamma[:, :, None] * null)
     nonzero = torch.arange(host.width) < host.ranks[:, None]
     if bool((nonzero & (values < 1e-7 * gamma)).any()):
-        values, vectors = _by_singular_values(host)
+        values, vectors = _by_singular_values(host, root)
     return torch.where(nonzero, values, 0.0), vectors
 
 
-def _by_singular_values(graph: Graph) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
-    """Compute all eigenpairs from the singular values of ``B``."""
+def _by_singular_values(
+    graph: Graph, root: Tensor | None
+) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
+    """Compute all eigenpairs from the singular values of ``B``, its rows multiplied by ``root`` if there is one."""
     incidence = graph.incidence().detach()
     incidence = incidence if graph.batched else incidence[None]
+    incidence = incidence if root is None else root * incidence
     missing = max(graph.width - incidence.shape[-1], 0)
     u, s, _ = torch.linalg.svd(torch.nn.functional.pad(incidence, (0, missing)), full_matrices=False)
     position = torch.arange(graph.width).expand(graph.num_graphs, -1)
@@ -116,13 +129,13 @@ def effective_resistance(graph: Graph) -> Float[Tensor, "*graphs width width"]:
     return resistance_from_root(graph.to("cpu"), rows).to(graph.device, graph.dtype)
 
 
-def eigenvectors(graph: Graph, k: int, which: str = "smallest") -> Eigenvectors:
+def eigenvectors(graph: Graph, k: int, which: str = "smallest", laplacian: str = "combinatorial") -> Eigenvectors:
     """Compute the ``k`` smallest *nonzero* eigenpairs of each graph, ascending, or the ``k`` largest, descending."""
     if k < 1:
         raise ValueError(f"expected k >= 1 eigenvectors, got {k}")
     if which not in ("smallest", "largest"):
         raise ValueError(f"expected which='smallest' or 'largest', got {which!r}")
-    values, vectors = decompose(graph)
+    values, vectors = decompose(graph, laplacian)
     graphs, width = values.shape
     rank = (values > 0).sum(dim=1, keepdim=True)
     position = torch.arange(k).expand(graphs, k)

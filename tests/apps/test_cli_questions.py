@@ -102,6 +102,7 @@ def test_files_of_pairs_are_checked_line_by_line(town, tmp_path, content, messag
         (("--task", "all-pairs", "--eps", "0.1"), "--eps"),
         (("--plot", "x.png"), "--plot"),
         (("--task", "heat", "--from", "a", "--explain"), "--explain"),
+        (("--task", "flow", "--from", "a", "--to", "b", "--laplacian", "normalized"), "--laplacian"),
     ],
 )
 def test_flags_that_a_task_does_not_use_are_refused(town, arguments, flag):

@@ -79,6 +79,11 @@ def test_all_pairs_heat_and_eigenvectors(files):
     heat = run(files[".csv"], "--resistance", "ohm", "--task", "heat", "--from", "a", "--s", "1.5").stdout.splitlines()
     values = [float(r["heat"]) for r in csv.DictReader(heat)]
     assert values == pytest.approx(scipy.linalg.expm(-1.5 * laplacian)[0], abs=1e-6)
+    heat = run(
+        files[".csv"], "--resistance", "ohm", "--task", "heat", "--from", "a", "--laplacian", "normalized"
+    ).stdout.splitlines()
+    scaled = laplacian / np.sqrt(np.outer(laplacian.diagonal(), laplacian.diagonal()))
+    assert [float(r["heat"]) for r in csv.DictReader(heat)] == pytest.approx(scipy.linalg.expm(-0.5 * scaled)[0], abs=1e-6)
     vectors = list(
         csv.DictReader(run(files[".csv"], "--resistance", "ohm", "--task", "eigenvectors", "--k", "2").stdout.splitlines())
     )

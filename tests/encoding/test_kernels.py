@@ -41,7 +41,7 @@ def test_native_answers_are_those_of_torch(start, evolve):
     assert calls == 1
     if start["phi0"] == "random":  # drawn in the model's own precision
         return torch.testing.assert_close(ours, in_float32, atol=2e-5, rtol=0)
-    # where B evolves rounding grows, on one molecule to 1.5e-5 in float32: in C to one side of the truth, in torch to the other
+    # where B evolves rounding grows, on one molecule to 1.5e-5: in C to one side of the truth, in torch to the other
     truth = both(model.double(), batch)[1]
     for found in (ours, in_float32):
         torch.testing.assert_close(found.double(), truth, atol=2e-5, rtol=0)

@@ -13,7 +13,7 @@ tensor([[1.0000, 2.0000],
         [0.6667, 1.0000],
         [1.0000, 2.0000]])
 >>> AddEigenvectorPE(4)
-AddEigenvectorPE(k=4, sign='canonical', attr_name='eigenvector_pe', seed=0)
+AddEigenvectorPE(k=4, sign='canonical', attr_name='eigenvector_pe', seed=0, laplacian='combinatorial')
 """
 
 from __future__ import annotations
@@ -176,22 +176,31 @@ class AddResistiveEmbeddingPE(Encoding):
 
 @functional_transform("add_heat_diagonal_pe")
 class AddHeatDiagonalPE(Encoding):
-    """The part of a unit of heat that is still at its node after each of ``times``: the diagonal of ``exp(-s L)``."""
+    """The part of a unit of heat that is still at its node after each of ``times``: the diagonal of ``exp(-s L)``.
+
+    Of ``exp(-s N)`` with ``laplacian="normalized"``, ``N = D^-1/2 L D^-1/2``.
+    """
 
     def __init__(
-        self, times: Sequence[int | float] = (0.25, 0.5, 1, 2, 4, 8), attr_name: str | None = "heat_diagonal_pe"
+        self,
+        times: Sequence[int | float] = (0.25, 0.5, 1, 2, 4, 8),
+        attr_name: str | None = "heat_diagonal_pe",
+        laplacian: str = "combinatorial",
     ) -> None:
-        self.times, self.attr_name = tuple(times), attr_name
+        check_choices(laplacian=laplacian)
+        self.times, self.attr_name, self.laplacian = tuple(times), attr_name, laplacian
 
     def encode(self, data: Data) -> Float[Tensor, "nodes times"]:
         """Return ``(nodes, times)``."""
         graph = graph_of(data)
-        return torch.stack([ohm.heat_kernel(graph, float(s)).value.diagonal() for s in self.times], dim=1)
+        return torch.stack(
+            [ohm.heat_kernel(graph, float(s), laplacian=self.laplacian).value.diagonal() for s in self.times], dim=1
+        )
 
 
 @functional_transform("add_laplacian_eigenvectors")
 class AddEigenvectorPE(Encoding):
-    """The ``k`` eigenvectors of the smallest nonzero eigenvalues of L, zeros where a graph has fewer.
+    """The ``k`` eigenvectors of the smallest nonzero eigenvalues of L, or N, zeros where a graph has fewer.
 
     An eigenvector has no sign of its own; ``sign`` says what to do about it:
 
@@ -203,7 +212,16 @@ class AddEigenvectorPE(Encoding):
     Eigenvectors of a repeated eigenvalue have no basis of their own either, which no policy mends.
     """
 
-    def __init__(self, k: int, sign: str = "canonical", attr_name: str | None = "eigenvector_pe", seed: int = 0) -> None:
+    def __init__(
+        self,
+        k: int,
+        sign: str = "canonical",
+        attr_name: str | None = "eigenvector_pe",
+        seed: int = 0,
+        laplacian: str = "combinatorial",
+    ) -> None:
+        check_choices(laplacian=laplacian)
+        self.laplacian = laplacian
         if sign not in SIGNS:
             raise ValueError(f"expected sign among {', '.join(SIGNS)}, got {sign!r}")
         self.k, self.sign, self.attr_name, self.seed, self._calls = k, sign, attr_name, seed, 0
@@ -211,7 +229,7 @@ class AddEigenvectorPE(Encoding):
     def encode(self, data: Data) -> Float[Tensor, "nodes k"]:
         """Return ``(nodes, k)``."""
         graph = graph_of(data)
-        vectors = ohm.eigenvectors(graph, self.k).value
+        vectors = ohm.eigenvectors(graph, self.k, laplacian=self.laplacian).value
         if self.sign == "absolute":
             return vectors.abs()
         if self.sign == "canonical":

@@ -156,6 +156,16 @@ def _dtype(value: Any) -> str:
     return str(numbers.dtype).removeprefix("torch.")
 
 
+LAPLACIANS = ("combinatorial", "normalized")
+
+
+def check_laplacian(laplacian: str) -> bool:
+    """Say whether the normalised Laplacian is meant; raise a ValueError for anything that is none."""
+    if laplacian not in LAPLACIANS:
+        raise ValueError(f"expected laplacian among {', '.join(LAPLACIANS)}, got {laplacian!r}")
+    return laplacian == "normalized"
+
+
 def check_tolerance(tol: float, method: str, methods: Sequence[str], tol_of: str = "residual") -> None:
     """A ValueError unless the tolerance makes sense and the method is known."""
     if tol_of not in ("residual", "error"):

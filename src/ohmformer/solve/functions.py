@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from torch import Tensor
 
 from ohmformer import exact
 from ohmformer.constructions import CubedHeat, SeededHeat, SpectralFilter, TaylorHeat
-from ohmformer.graph import Graph
+from ohmformer.graph import Graph, Spectrum
+from ohmformer.graph.csr import csr_tensor
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve import blockwise
-from ohmformer.solve.answer import Answer, check_reached, check_tolerance
+from ohmformer.solve.answer import Answer, check_laplacian, check_reached, check_tolerance
 from ohmformer.solve.costs import SMALL
 from ohmformer.solve.engines.base import DENSE
+from ohmformer.solve.scaled import LARGEST
 
 HEAT = {"seeded": SeededHeat, "cubing": CubedHeat, "taylor": TaylorHeat}
 
@@ -31,6 +34,7 @@ def heat_kernel(
     tol: float = 1e-6,
     method: str = "auto",
     trace: bool = False,
+    laplacian: str = "combinatorial",
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
@@ -43,8 +47,13 @@ def heat_kernel(
     ``"cubing"`` (Lemma 5), ``"taylor"`` (Lemma 3), ``"series"`` (a Chebyshev series in CSR, for signals on graphs of any
     size) and ``"direct"`` (LAPACK). ``"auto"`` takes the seeded kernel for small graphs, the series for large ones; where
     rounding drowns the layers (s lmax of 1e10 and more) small graphs are left to LAPACK.
+
+    With ``laplacian="normalized"`` it is ``exp(-s N)``, ``N = D^-1/2 L D^-1/2`` with D the diagonal of L: by the series, or
+    without signals by ``"direct"``, a matrix exponential.
     """
-    check_tolerance(tol, method, ("auto", *HEAT, "series", "direct"))
+    normalized = check_laplacian(laplacian)
+    known = ("auto", "direct" if signals is None else "series") if normalized else ("auto", *HEAT, "series", "direct")
+    check_tolerance(tol, method, known)
     if not 0 < s < math.inf:
         raise ValueError(f"the heat kernel needs s > 0, got {s!r}")
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
@@ -55,12 +64,13 @@ def heat_kernel(
             raise ValueError(
                 f"expected signals for graphs of more than {DENSE} nodes, got {asked.graph.width} nodes and none"
             )
-        answer = blockwise.matrices(asked.graph, lambda part: _heat(part, s, method, tol, trace))
+        ask_part = partial(_normalized_heat, s=s) if normalized else lambda part: _heat(part, s, method, tol, trace)
+        answer = blockwise.matrices(asked.graph, ask_part)
         return replace(check_reached(answer, tol), labels=asked.labels)
     found, numbers = asked.with_signals(signals)
     x = found.check_signals(numbers)
-    if method == "series":
-        return replace(_series(found, s, x, tol, trace), labels=asked.labels)
+    if method == "series" or normalized:
+        return replace(_series(found, s, x, tol, trace, laplacian), labels=asked.labels)
     if method != "auto" and found.width > DENSE:
         raise ValueError(f"expected graphs of at most {DENSE} nodes for method={method!r}, got one of {found.width}")
 
@@ -86,9 +96,21 @@ def _heat(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answe
     return Answer(exact.heat(graph, s), "lapack", 0, 0.0, None, note=note, error=off, error_kind="estimate")
 
 
-def _series(graph: Graph, s: float, x: Tensor, tol: float, trace: bool) -> Answer:
+def _series(graph: Graph, s: float, x: Tensor, tol: float, trace: bool, laplacian: str = "combinatorial") -> Answer:
     """Signals by a Chebyshev series; that of exp is known to be what samples show."""
-    return replace(_filter(graph, lambda t: np.exp(-s * t), x, True, tol, trace), error_kind="bound")
+    return replace(_filter(graph, lambda t: np.exp(-s * t), x, True, tol, trace, laplacian), error_kind="bound")
+
+
+def _normalized_heat(graph: Graph, s: float) -> Answer:
+    """``exp(-s N)`` of graphs of like size, padded."""
+    laplacian = graph.laplacian()
+    degree = laplacian.diagonal(dim1=-2, dim2=-1)[..., None]
+    root = torch.where(degree > 0, torch.where(degree > 0, degree, 1.0).rsqrt(), 0.0)
+    off = 4 * graph.width * torch.finfo(graph.dtype).eps * (1 + s * LARGEST)
+    certificate = {"error": off, "error_kind": "estimate"}
+    return Answer(
+        torch.linalg.matrix_exp(-s * root * laplacian * root.mT), "matrix exponential", 0, 0.0, None, **certificate
+    )
 
 
 def _by_layers(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answer:
@@ -114,6 +136,7 @@ def spectral_filter(
     null: bool = True,
     tol: float = 1e-6,
     trace: bool = False,
+    laplacian: str = "combinatorial",
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
@@ -123,29 +146,38 @@ def spectral_filter(
     spectrum only, and signals must sum to zero on each component. ``tol`` bounds the error over ``max |f|``; ``residual`` is
     how far one random combination of the signals moves when the depth is raised by a quarter, over its norm and ``max |f|``;
     ``error`` how far any signal is off at most, likewise, rounding included: an estimate, as f is known at some points only.
+    With ``laplacian="normalized"`` it is ``f(N)``, ``N = D^-1/2 L D^-1/2``, on ``[0, 2]``, for ``null=True`` only.
     """
     check_tolerance(tol, "auto", ("auto",))
+    if check_laplacian(laplacian) and not null:
+        raise ValueError("expected null=True with laplacian='normalized', got False")
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     found, numbers = asked.with_signals(signals)
     x = found.check_signals(numbers) if null else found.check_demands(numbers)
-    return replace(_filter(found, f, x, null, tol, trace), labels=asked.labels)
+    return replace(_filter(found, f, x, null, tol, trace, laplacian), labels=asked.labels)
 
 
-def _filter(graph: Graph, f: Callable[[np.ndarray], np.ndarray], x: Tensor, null: bool, tol: float, trace: bool) -> Answer:
+def _filter(
+    graph: Graph, f: Callable[[np.ndarray], np.ndarray], x: Tensor, null: bool, tol: float, trace: bool,
+    laplacian: str = "combinatorial",
+) -> Answer:  # fmt: skip
     """A Chebyshev series in CSR on checked signals."""
-    spectrum = graph.spectral_bounds()
+    normalized = laplacian == "normalized"
+    spectrum = Spectrum(LARGEST, LARGEST) if normalized else graph.spectral_bounds()
     compiled = SpectralFilter(spectrum, f, null=null)
     layers = compiled.layers_for(tol * compiled.size)
-    laplacian = graph.sparse_laplacian()
+    matrix = graph.sparse_laplacian()
+    if normalized:
+        matrix = _scaled_by_degrees(matrix)
 
     def run(x: Tensor, layers: int) -> Tensor:
         model = compiled.efficient(layers, dtype=x.dtype).to(x.device).requires_grad_(False)
-        return model(laplacian, {"current": x})[compiled.answer]
+        return model(matrix, {"current": x})[compiled.answer]
 
     states = None
     if trace:
         model = compiled.efficient(layers, dtype=x.dtype).to(x.device).requires_grad_(False)
-        states = model(laplacian, {"current": x}, trace=True)
+        states = model(matrix, {"current": x}, trace=True)
     value = run(x, layers) if states is None else states.final[compiled.answer]
     probe = x @ torch.randn(x.shape[1], 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x)
     change = run(probe, layers) - run(probe, layers + layers // 4 + 1)
@@ -174,3 +206,13 @@ def _rounding(graph: Graph, series: SpectralFilter, layers: int, dtype: torch.dt
     with np.errstate(over="ignore"):
         grown = float((c * (1 + term * (term + 1) / 2) * np.cosh(math.acosh(out) * term)).sum() / max(c.sum(), 1e-300))
     return 11 * out * (m + 8) * torch.finfo(dtype).eps * grown
+
+
+def _scaled_by_degrees(laplacian: Tensor) -> Tensor:
+    """``D^-1/2 L D^-1/2`` of a Laplacian in CSR."""
+    start, column, value = laplacian.crow_indices(), laplacian.col_indices(), laplacian.values()
+    row = torch.repeat_interleave(torch.arange(len(start) - 1, device=start.device), start.diff())
+    own = row == column
+    degree = value.new_ones(len(start) - 1).index_put((row[own],), value[own])
+    root = torch.where(degree > 0, degree, 1.0).rsqrt()
+    return csr_tensor(start, column, value * root[row] * root[column], len(root))

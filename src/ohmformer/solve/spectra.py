@@ -13,12 +13,13 @@ from ohmformer import exact
 from ohmformer.constructions import GramSchmidt, Laplacian, SubspaceIteration, ThroughPinv
 from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
-from ohmformer.solve.answer import EigenAnswer, check_reached, check_tolerance, join
+from ohmformer.solve.answer import EigenAnswer, check_laplacian, check_reached, check_tolerance, join
 from ohmformer.solve.blockwise import like_sized_parts
 from ohmformer.solve.costs import MANY_NODES, REASONABLE, SMALL
 from ohmformer.solve.engines.base import DENSE
 from ohmformer.solve.engines.direct import Apply, eigenpairs, inverse_of
 from ohmformer.solve.pseudoinverse import Request, apply_pinv
+from ohmformer.solve.scaled import LARGEST, Scaled
 
 LAPACK = 2000
 """Nodes up to which all eigenvectors by LAPACK take less time than a few by Lanczos through ``L^+``."""
@@ -32,6 +33,7 @@ def eigenvectors(
     tol: float = 1e-6,
     method: str = "auto",
     trace: bool = False,
+    laplacian: str = "combinatorial",
     resistance: Any = None,
     conductance: Any = None,
 ) -> EigenAnswer:
@@ -43,15 +45,19 @@ def eigenvectors(
     over the distance to the other eigenvalues, by Davis and Kahan.) Methods: ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on
     L, or for the smallest on ``L^+``, each product being one solve) and ``"subspace"``, the paper's subspace iteration as a
     Transformer (Lemma 6), through ``L^+`` for the smallest, made deeper until it is good enough. ``"auto"`` takes LAPACK up
-    to 2,000 nodes, then Lanczos; with ``trace=True``, subspace iteration.
+    to 2,000 nodes, then Lanczos; with ``trace=True``, subspace iteration. With ``laplacian="normalized"`` they are those
+    of ``N = D^-1/2 L D^-1/2``, D the diagonal of L, by LAPACK or Lanczos.
     """
-    check_tolerance(tol, method, ("auto", "direct", "lanczos", "subspace"))
+    normalized = check_laplacian(laplacian)
+    check_tolerance(tol, method, ("auto", "direct", "lanczos") if normalized else ("auto", "direct", "lanczos", "subspace"))
     if k < 1:
         raise ValueError(f"expected k >= 1 eigenvectors, got {k}")
     if which not in ("smallest", "largest"):
         raise ValueError(f"expected which='smallest' or 'largest', got {which!r}")
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     found = asked.graph
+    if trace and normalized:
+        raise ValueError("expected trace=False with laplacian='normalized', got True")
     if trace and method == "auto":
         method = "subspace"
     if method in ("direct", "subspace") and found.width > DENSE:
@@ -59,38 +65,47 @@ def eigenvectors(
     vectors = torch.zeros(found.num_nodes, k, dtype=found.dtype, device=found.device)
     answers = []
     for chosen, part in [(None, found)] if trace else like_sized_parts(found):
-        answers.append(_of_part(part, k, which, tol, method, trace))
+        answers.append(_of_part(part, k, which, tol, method, trace, laplacian))
         if chosen is None:
             vectors = answers[-1].value
         else:
             vectors[found.nodes.rows(chosen)] = answers[-1].value
     answer = join(answers, vectors)
-    values = _rayleigh_quotients(found, vectors.detach())
+    values = _rayleigh_quotients(found, vectors.detach(), laplacian)
     return replace(check_reached(answer, tol), labels=asked.labels, eigenvalues=values if found.batched else values[0])
 
 
-def _of_part(graph: Graph, k: int, which: str, tol: float, method: str, trace: bool) -> EigenAnswer:
+def _of_part(graph: Graph, k: int, which: str, tol: float, method: str, trace: bool, laplacian: str) -> EigenAnswer:
     """Graphs of like size, by one method."""
     if method == "subspace":
         return _subspace(graph, k, which, tol, trace)
     if method == "lanczos" or (method == "auto" and graph.width > LAPACK):
-        return _lanczos(graph, k, which, tol)
-    vectors = graph.unpad(exact.eigenvectors(graph, k, which).vectors)
-    return _answer(graph, vectors, "lapack")
+        return _lanczos(graph, k, which, tol, laplacian)
+    vectors = graph.unpad(exact.eigenvectors(graph, k, which, laplacian).vectors)
+    return _answer(graph, vectors, "lapack", laplacian)
 
 
-def _answer(graph: Graph, vectors: Tensor, method: str, **certificate: Any) -> EigenAnswer:
+def _answer(graph: Graph, vectors: Tensor, method: str, laplacian: str = "combinatorial", **certificate: Any) -> EigenAnswer:
     """Vectors ``(nodes, k)`` with their measured residual; eigenvalues are put in once all parts are there."""
-    values = _rayleigh_quotients(graph, vectors.detach())
-    residual, error = _eigen_residual(graph, vectors.detach(), values)
+    values = _rayleigh_quotients(graph, vectors.detach(), laplacian)
+    residual, error = _eigen_residual(graph, vectors.detach(), values, laplacian)
     certificate |= {"eigenvalues": values, "error": error, "error_kind": "bound"}
     return EigenAnswer(vectors, method, certificate.pop("layers", 0), residual, None, **certificate)
 
 
-def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
+def _root(graph: Graph, laplacian: str) -> Float[Tensor, "nodes 1"]:
+    """``D^-1/2``, zero at single nodes; ones for L itself."""
+    if laplacian == "combinatorial":
+        return torch.ones(graph.num_nodes, 1, dtype=graph.dtype, device=graph.device)
+    degree = torch.as_tensor(graph.degrees())[:, None]
+    return torch.where(degree > 0, torch.where(degree > 0, degree, 1.0).rsqrt(), 0.0).to(graph.device, graph.dtype)
+
+
+def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"], laplacian: str) -> Float[Tensor, "graphs k"]:
     """``v^T L v`` of every column of every graph, by differences over the edges; NaN where the column is zero."""
     tail, head = graph.edge_index
-    energy = (vectors[tail] - vectors[head]).square() / graph.resistance.detach()[:, None]
+    scaled = vectors * _root(graph, laplacian)
+    energy = (scaled[tail] - scaled[head]).square() / graph.resistance.detach()[:, None]
     none = vectors.new_zeros(graph.num_graphs, vectors.shape[1])
     size = none.index_add(0, graph.batch, vectors.square())
     return torch.where(
@@ -99,15 +114,16 @@ def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"]) -> Floa
 
 
 def _eigen_residual(
-    graph: Graph, vectors: Float[Tensor, "nodes k"], values: Float[Tensor, "graphs k"]
+    graph: Graph, vectors: Float[Tensor, "nodes k"], values: Float[Tensor, "graphs k"], laplacian: str
 ) -> tuple[float, float]:
     """``|L v - lambda v|`` of the worst column over lmax, and over lambda with rounding; zero columns count as exact."""
     if not vectors.numel() or not graph.num_edges:
         return 0.0, 0.0
-    lmax, eps = graph.spectral_bounds().lmax, torch.finfo(vectors.dtype).eps
-    left = graph.sparse_laplacian().detach() @ vectors - values.nan_to_num()[graph.batch] * vectors
+    lmax = LARGEST if laplacian == "normalized" else graph.spectral_bounds().lmax
+    root, eps = _root(graph, laplacian), torch.finfo(vectors.dtype).eps
+    left = root * (graph.sparse_laplacian().detach() @ (root * vectors)) - values.nan_to_num()[graph.batch] * vectors
     norm = values.new_zeros(values.shape).index_add(0, graph.batch, left.square()).sqrt()
-    lost = (int(torch.bincount(graph.edge_index.flatten()).max()) + 8) * eps * 2 * lmax  # |L| is at most twice lmax
+    lost = (int(torch.bincount(graph.edge_index.flatten()).max()) + 12) * eps * 2 * lmax  # |L| is at most twice lmax
     error = torch.where(values > 0, (norm + lost) / torch.where(values > 0, values, 1.0), 0.0)
     return float(norm.max()) / lmax, float(error.max())
 
@@ -128,22 +144,22 @@ def _subspace(graph: Graph, k: int, which: str, tol: float, trace: bool) -> Eige
         steps *= 2
 
 
-def _lanczos(graph: Graph, k: int, which: str, tol: float) -> EigenAnswer:
+def _lanczos(graph: Graph, k: int, which: str, tol: float, laplacian: str) -> EigenAnswer:
     """ARPACK, graph by graph; products with ``L^+`` by the engine that the plan names."""
     parts, names = [], []
     for part in graph.split() if graph.batched else [graph]:
         host = part.to("cpu", torch.float64)
         if int(host.ranks[0]) <= 3 * k or host.num_nodes <= SMALL:  # ARPACK needs many more nodes than vectors
-            vectors, name = exact.eigenvectors(host, k, which).vectors, "lapack"
+            vectors, name = exact.eigenvectors(host, k, which, laplacian).vectors, "lapack"
         else:
             name, pinv = "lanczos", None
             if which == "smallest":
                 solver, pinv = _repeated_inverse(host, min(tol, 1e-6) * 1e-3)
                 name = f"lanczos through {solver}"
-            _, vectors = eigenpairs(host, k, which, pinv)
+            _, vectors = eigenpairs(host, k, which, pinv, Scaled.of(host) if laplacian == "normalized" else None)
         parts.append(vectors.to(graph.device, graph.dtype))
         names.append(name)
-    return _answer(graph, torch.cat(parts), ", ".join(dict.fromkeys(names)))
+    return _answer(graph, torch.cat(parts), ", ".join(dict.fromkeys(names)), laplacian)
 
 
 def _repeated_inverse(graph: Graph, tol: float) -> tuple[str, Apply]:

@@ -70,8 +70,8 @@ USES: dict[Task, tuple[str, ...]] = {
     Task.embedding: ("--k", "--explain"),
     Task.flow: ("--tol-of", "--from", "--to", "--plot", "--explain"),
     Task.potentials: ("--tol-of", "--from", "--to", "--plot", "--explain"),
-    Task.heat: ("--from", "--s"),
-    Task.eigenvectors: ("--k",),
+    Task.heat: ("--from", "--s", "--laplacian"),
+    Task.eigenvectors: ("--k", "--laplacian"),
     Task.power_flow: (),
     Task.ptdf: ("--from", "--to"),
     Task.lodf: ("--outage",),
@@ -117,6 +117,7 @@ class Question:
     """Values of nodes, and what their columns are called."""
     partial: bool = False
     tol_of: str | None = None
+    laplacian: str = "combinatorial"
     predicted: float | None = None
     """Seconds that it will probably take, if they are wanted and known."""
 
@@ -276,7 +277,7 @@ def _heat(named: NamedGraph, ask: Question) -> Solved:
     signal = torch.zeros(named.graph.num_nodes, 1, dtype=torch.float64)
     signal[named.number(ask.source or "")] = 1.0
     with show_progress("heat", ask.predicted):
-        answer = ohm.heat_kernel(named.graph, ask.s, signal, **certain(ask))
+        answer = ohm.heat_kernel(named.graph, ask.s, signal, laplacian=ask.laplacian, **certain(ask))
     return Solved(answer, {"node": labels_of(named), "heat": answer.value[:, 0].numpy()}, scale={"heat": 1.0})
 
 
@@ -291,7 +292,7 @@ def _eigenvectors(named: NamedGraph, ask: Question) -> Solved:
         raise ValueError("expected a graph with an edge for --task eigenvectors, all eigenvalues of this one are zero")
     k = min(ask.k, most)
     with show_progress("eigenvectors", ask.predicted):
-        answer = ohm.eigenvectors(graph, k, **certain(ask))
+        answer = ohm.eigenvectors(graph, k, laplacian=ask.laplacian, **certain(ask))
     vectors = answer.value
     names = [f"v{i + 1}" for i in range(k)]
     notes = () if k == ask.k else (f"{k} eigenvectors instead of {ask.k}: the graph has {most} nonzero eigenvalues",)

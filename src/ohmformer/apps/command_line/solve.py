@@ -103,6 +103,9 @@ def solve(
     tol_of: Annotated[
         str | None, _option(ASKED, "What --tol is for: 'residual', or 'error' in energy norm or of any resistance.")
     ] = None,
+    laplacian: Annotated[
+        str | None, _option(ASKED, "Of heat and eigenvectors: 'combinatorial', or 'normalized' by degrees.")
+    ] = None,
     method: Annotated[str, _option(ASKED, "A construction or solver by name.", autocompletion=lambda: [*METHODS])] = "auto",
     out: Annotated[Path | None, _option(ANSWER, "Table to write, with all digits: .csv, .tsv, .npz or .parquet.")] = None,
     plot: Annotated[Path | None, _option(ANSWER, "Picture to write, for flow and potentials.")] = None,
@@ -118,7 +121,7 @@ def solve(
     with one_sentence(OSError):
         given = {
             "--from": source, "--to": sink, "--pair": pair or None, "--pairs": pairs, "--s": s, "--k": k, "--eps": eps,
-            "--tol": tol, "--tol-of": tol_of,
+            "--tol": tol, "--tol-of": tol_of, "--laplacian": laplacian,
             "--plot": plot, "--explain": explained, "--outage": outage, "--fixed": fixed, "--partial": partial,
             "--keep": keep or None, "--seed": seed, "--method": None if method == "auto" else method, "--demands": demands,
         }  # fmt: skip
@@ -145,6 +148,7 @@ def solve(
         ask = Question(
             task, source, sink, asked, 0.5 if s is None else s, 6 if k is None else k, eps, tol, method, outage, seed or 0,
             _kept_nodes(named, keep, sep), None if fixed is None else read_values(fixed, named, sep=sep), partial, tol_of,
+            laplacian or "combinatorial",
         )  # fmt: skip
         for node in (source, sink):
             if node is not None:

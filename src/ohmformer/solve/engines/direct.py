@@ -26,6 +26,7 @@ from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import MARGIN, Sizes, energy_norm, measure, rounding_norm, worst_residual
 from ohmformer.solve.engines.base import Problem
 from ohmformer.solve.factor import Factor, look, prepared, that_fits
+from ohmformer.solve.scaled import Scaled
 
 EXACT = 1e-13
 """An error that is not made smaller."""
@@ -174,21 +175,29 @@ def _grounded(graph: Graph) -> tuple[csc_array, Tensor]:
     return matrix, torch.as_tensor(np.nonzero(keep)[0], device=graph.device)
 
 
-def eigenpairs(graph: Graph, k: int, which: str, pinv: Apply | None) -> tuple[Float[Tensor, " k"], Float[Tensor, "nodes k"]]:
-    """``k`` eigenpairs of one large graph by ARPACK's Lanczos, seeded: the largest of L, or with ``pinv`` of ``L^+``."""
+def eigenpairs(
+    graph: Graph, k: int, which: str, pinv: Apply | None, scaled: Scaled | None = None
+) -> tuple[Float[Tensor, " k"], Float[Tensor, "nodes k"]]:
+    """``k`` eigenpairs of one large graph by ARPACK's Lanczos, seeded: the largest of L, or with ``pinv`` of ``L^+``.
+
+    With ``scaled`` those of ``N = D^-1/2 L D^-1/2``; ``N^+`` is ``D^1/2 L^+ D^1/2`` between projections on the range of N.
+    """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     n = graph.num_nodes
     csr = graph.sparse_laplacian().detach().double()
-    start = graph.center(torch.as_tensor(np.random.default_rng(0).standard_normal((n, 1))))[:, 0].numpy()
+    project = graph.center if scaled is None else scaled.project
+    times = csr.__matmul__ if scaled is None else scaled.times
+    up = 1.0 if scaled is None else torch.where(scaled.root > 0, 1 / scaled.root, 0.0)  # D^1/2
+    start = project(torch.as_tensor(np.random.default_rng(0).standard_normal((n, 1))))[:, 0].numpy()
 
     def multiply(x: np.ndarray) -> np.ndarray:
         column = torch.as_tensor(x, dtype=torch.float64).reshape(n, 1)
-        return (csr @ column if pinv is None else pinv(graph.center(column))).numpy()[:, 0]
+        return (times(column) if pinv is None else project(up * pinv(graph.center(up * project(column))))).numpy()[:, 0]
 
     operator: Any = LinearOperator((n, n), matvec=multiply, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     values, vectors = eigsh(operator, k=k, which="LA", v0=start)
     order = np.argsort(-values)
-    found = torch.linalg.qr(graph.center(torch.as_tensor(vectors[:, order].copy()))).Q
-    quotient = (found * (csr @ found)).sum(0)
+    found = torch.linalg.qr(project(torch.as_tensor(vectors[:, order].copy()))).Q
+    quotient = (found * times(found)).sum(0)
     return quotient, found
