@@ -98,7 +98,9 @@ def plan(
 ) -> Plan:
     """How ``demands`` demands on a graph or batch would be solved for, without solving.
 
-    On large graphs it takes some Lanczos steps, which the next question about the same graph does not take again.
+    On large graphs, for more than three demands, it takes some Lanczos steps, which the next question about the same graph
+    does not take again. For fewer it names conjugate gradients wherever distances do not speak against them; an answer's own
+    plan says whether these went through to the end, or which engine followed.
 
     >>> print(plan([(0, 1), (1, 2), (2, 0)]).parts[0].engine)
     cubing
