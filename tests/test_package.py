@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,3 +73,8 @@ def test_what_the_gallery_says_of_float64():
     assert error(SeededHeat(spectrum, s), 7) <= 1e-10
     series = SpectralFilter(spectrum, lambda x: np.exp(-s * x), null=True)
     assert error(series, series.layers_for(1e-10)) <= 2e-10
+
+
+def test_the_citation_names_the_version():
+    text = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {ohmformer.__version__}\n" in text
