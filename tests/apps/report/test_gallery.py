@@ -23,7 +23,8 @@ def test_every_construction_of_the_library_is_shown():
     parts = [part for e in SHOWN for part in (e.construction, *vars(e.construction).values())]
     classes = {name for name in constructions.__all__ if isinstance(getattr(constructions, name), type)}
     abstract = {"Construction", "Orthogonalization", "Gap"}
-    assert classes - abstract == {type(part).__name__ for part in parts} & classes
+    trained = {"Learned"}  # of one depth, with a measured error instead of a bound
+    assert classes - abstract - trained == {type(part).__name__ for part in parts} & classes
     assert len({e.slug for e in SHOWN}) == len(SHOWN)
 
 

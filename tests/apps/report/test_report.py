@@ -101,7 +101,7 @@ def test_every_claim_has_a_verdict_evidence_that_exists_and_a_command():
         assert named or results or command == "`ohmformer verify`", where
         assert all(f"def {name}(" in tests for name in named), where
         assert all((ROOT / name).is_file() for name in results), where
-        run = re.fullmatch(r"`(?:pytest (\S+) -k (\w+)|ohmformer (verify|reproduce .+))`", command)
+        run = re.fullmatch(r"`(?:pytest (\S+) -k (\w+)|ohmformer (verify|reproduce .+|dream .+))`", command)
         assert run, where
         if run[1]:
             assert any(run[2] in name for name in re.findall(r"def (test_\w+)", (ROOT / run[1]).read_text())), where
