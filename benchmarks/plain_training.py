@@ -1,7 +1,7 @@
 """A plain training loop of PyG with the encoder inside: how far validation error rises above its best after half of it.
 
 No statistics are measured anew, no weights averaged: PyG's GINE with residuals and batch norms (``--norm layer``: layer
-norms), Adam at 1e-3, a rate that falls along a cosine (``--schedule constant``: one that stays).
+norms), Adam, a rate that falls along a cosine (``--schedule constant``: one that stays).
 
 python benchmarks/plain_training.py
 """
@@ -85,9 +85,9 @@ def train(name: str, data: dict[str, list[Data]], options: argparse.Namespace, s
     """Train, and return the validation error after every epoch."""
     torch.manual_seed(seed)
     model = Model(name, options.norm)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
     falls = options.schedule == "cosine"
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs, 0 if falls else 1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs, 0 if falls else options.rate)
     valid = []
     for _ in range(options.epochs):
         model.train()
@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--norm", choices=("batch", "layer"), default="batch", help="of the backbone")
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--schedule", choices=("cosine", "constant"), default="cosine")
     parser.add_argument("--encoder", action="append", choices=tuple(ENCODERS))
     options = parser.parse_args()
@@ -134,7 +135,7 @@ def main() -> None:
         print(*rows[-1], sep="  ", flush=True)
     header = ["encoder", "best validation error", "last", "largest rise above the best in the second half", "s an epoch"]
     notes = f"{options.train:,} of ZINC-12k's training molecules, all 1,000 to validate, {options.epochs} epochs, "
-    notes += f"{options.norm} norms, {options.schedule} rate, "
+    notes += f"{options.norm} norms, {options.schedule} rate from {options.rate}, "
     notes += f"{options.seeds} seeds: errors are means over seeds, the rise is the worst of them; processor seconds."
     print(write_table("plain_training", "The encoder in a plain training loop", header, rows, notes=notes))
 

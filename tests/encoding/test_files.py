@@ -39,7 +39,7 @@ from ohmformer.encoding import (
 from ohmformer.encoding.pretrain import POWER, GraphTable, Settings, evaluate, power_mean, pretrain, subspace_iteration
 from ohmformer.encoding.transforms import graph_of
 from ohmformer.experiments.molecules import bonds, read_smiles
-from tests.encoding.molecules import ZINC, batch_of, molecules
+from tests.encoding.molecules import ZINC, batch_of, fuzzed, molecules
 
 ZINC_TEST = ZINC.with_name("zinc_test.smi.gz")
 SMILES = ["CCO", "c1ccccc1O", "not a molecule", "CC(=O)NC", "C", "CCN(CC)CC", ""]
@@ -297,6 +297,33 @@ def test_fixed_transforms_say_what_lapack_says():
     torch.testing.assert_close(diagonal, heat.diagonal(), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("laplacian", ["combinatorial", "normalized"])
+def test_heat_and_eigenvectors_of_any_graph_are_the_front_door_s(laplacian):
+    for seed in range(40):
+        data = fuzzed(seed)
+        if data.edge_weight is not None:  # three decades: more of them drown in float32
+            data.edge_weight = data.edge_weight.sqrt().sqrt()
+        graph = graph_of(data)
+        heat = AddHeatDiagonalPE([0.5], laplacian=laplacian)(data).heat_diagonal_pe[:, 0].double()
+        wanted = ohm.heat_kernel(graph, 0.5, method="direct", laplacian=laplacian).value
+        torch.testing.assert_close(heat, wanted.diagonal(), atol=2e-6, rtol=0)
+        u, v = data.edge_index
+        if laplacian == "combinatorial":
+            found = AddEdgeHeat([0.5])(data).edge_heat[:, 0].double()
+            torch.testing.assert_close(found, wanted.at(u, v), atol=2e-6, rtol=0)
+        truth = ohm.eigenvectors(graph, 3, laplacian=laplacian)
+        found = AddEigenvectorPE(3, "none", laplacian=laplacian)(data).eigenvector_pe.double()
+        sizes = (truth.eigenvalues > 0).double()[0] if graph.num_graphs else torch.zeros(3)
+        torch.testing.assert_close(found.square().sum(0), sizes.double(), atol=1e-5, rtol=0)
+        matrix = graph.laplacian()[0] if graph.num_nodes else torch.zeros(0, 0, dtype=torch.float64)
+        if laplacian == "normalized":
+            root = torch.where(matrix.diagonal() > 0, matrix.diagonal(), 1.0).rsqrt()
+            matrix = root[:, None] * matrix * root
+        if graph.num_nodes:
+            wrong = matrix @ found - found * truth.eigenvalues[0].nan_to_num()
+            assert float(wrong.abs().max()) <= 1e-5 * float(matrix.diagonal().max())
+
+
 def test_a_transform_leaves_the_model_that_it_is_given_alone():
     model, data = LinearTransformerPE(4, phi0="random"), molecules(3)[-1]
     transform = AddLinearTransformerPE(model)
@@ -310,8 +337,12 @@ def test_a_transform_leaves_the_model_that_it_is_given_alone():
 
 def test_transforms_show_their_arguments():
     """PyG compares them as text to tell whether a processed dataset still fits."""
-    assert repr(AddEigenvectorPE(3)) == "AddEigenvectorPE(k=3, sign='canonical', attr_name='eigenvector_pe', seed=0)"
-    assert repr(AddHeatDiagonalPE([1, 2], None)) == "AddHeatDiagonalPE(times=(1, 2), attr_name=None)"
+    assert repr(AddEigenvectorPE(3)) == (
+        "AddEigenvectorPE(k=3, sign='canonical', attr_name='eigenvector_pe', seed=0, laplacian='combinatorial')"
+    )
+    assert repr(AddHeatDiagonalPE([1, 2], None)) == (
+        "AddHeatDiagonalPE(times=(1, 2), attr_name=None, laplacian='combinatorial')"
+    )
     one, two = LinearTransformerPE(4, seed=0), LinearTransformerPE(4, seed=0)
     assert repr(AddLinearTransformerPE(one)) == repr(AddLinearTransformerPE(two))
     with torch.no_grad():

@@ -37,6 +37,8 @@ class Pairs:
     """Whether degrees are ``sum_j |B_ij|``; then every edge is listed once."""
     combinatorial: bool = False
     """Whether N is ``L / max_i L_ii``: every node is divided by the largest degree of its graph."""
+    unit: float | Float[Tensor, " graphs"] = 1.0
+    """What weights were divided by, of every graph or of all: edges that are listed twice count twice, for instance."""
 
     @property
     def u(self) -> Int[Tensor, " pairs"]:
@@ -93,7 +95,8 @@ class Pairs:
         """Take some graphs, given in ascending order, as a batch of their own; also the old numbers of their nodes."""
         chosen = torch.zeros(self.graph.num_graphs, dtype=torch.bool, device=which.device).index_fill(0, which, True)
         mine = chosen[self.graph.batch[self.u]]
-        pairs = Pairs(self.graph.select(which), self.weight[mine], self.l1, self.combinatorial)
+        unit = self.unit[which] if isinstance(self.unit, Tensor) else self.unit
+        pairs = Pairs(self.graph.select(which), self.weight[mine], self.l1, self.combinatorial, unit)
         return pairs, chosen[self.graph.batch].nonzero()[:, 0]
 
 
@@ -117,6 +120,7 @@ def read_pairs(
         raise ValueError(f"expected node numbers in 0..{nodes - 1}, got {low if low < 0 else top}")
     batch, graphs = _read_batch(batch, nodes, u, v)
     both_directions = lists_both_directions(edge_index)
+    unit: float | Tensor = 0.5 if both_directions else 1.0
     if edge_weight is None:
         weight = torch.ones(len(u), dtype=dtype, device=edge_index.device)
     else:
@@ -124,14 +128,15 @@ def read_pairs(
         # the layers do not see the scale of a graph's weights under Gram degrees; without it nothing can overflow
         if not l1 and len(u):
             most = weight.detach().new_zeros(graphs).scatter_reduce(0, batch[u], weight.detach(), "amax")
-            weight = weight / torch.where(most > 0, most, 1.0)[batch[u]]
+            most = torch.where(most > 0, most, 1.0)
+            weight, unit = weight / most[batch[u]], unit * most
     loop = u == v
     if bool(loop.any()):
         edge_index, weight = edge_index[:, ~loop], weight[~loop]
     if l1:
         edge_index, weight = _merge_parallel(edge_index, weight, nodes, both_directions)
     graph = Graph(edge_index, torch.ones_like(weight.detach()), batch, graphs, True)
-    return Pairs(graph, weight, l1, combinatorial)
+    return Pairs(graph, weight, l1, combinatorial, 1.0 if l1 else unit)
 
 
 def _check_edge_index(edge_index: Any) -> None:

@@ -18,7 +18,7 @@ from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pyg import Data, functional_transform
 from ohmformer.encoding.spectra import every_pair
-from ohmformer.encoding.transforms import Encoding, describe_model, graph_of
+from ohmformer.encoding.transforms import Encoding, describe_model, graph_of, heat_at
 
 KINDS = ("resistance", "heat", "walks", "learned")
 
@@ -67,8 +67,11 @@ class AddRelativeEncoding(Encoding):
             resistance = ohm.effective_resistance(graph_of(data), "all").value.entries
             return (1 / (1 + resistance))[:, None]
         if self.kind == "heat":
-            graph = graph_of(data)
-            return torch.stack([ohm.heat_kernel(graph, float(s)).value.entries for s in self.times], dim=1)
+            batch = data.get("batch", None)
+            batch = torch.zeros(data.num_nodes or 0, dtype=torch.long) if batch is None else batch.cpu()
+            sizes = torch.bincount(batch)
+            u, v, _, _ = every_pair(torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), batch)
+            return heat_at(data, self.times, "combinatorial", u, v)
         if self.model is not None:
             with torch.no_grad():
                 found = self.model(data)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 import ohmformer as ohm
 from ohmformer.encoding.arguments import check_choices
+from ohmformer.encoding.engines import MOST_NODES, SPECTRA_UP_TO
 from ohmformer.encoding.inputs import read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pyg import BaseTransform, Data, functional_transform
@@ -44,6 +45,29 @@ def graph_of(data: Data) -> Graph:
     """Read the graph of PyG data in float64 on the CPU, weights being conductances; one graph is a batch of one."""
     graph = Graph.from_pyg(data, conductance="edge_weight" if "edge_weight" in data else None)
     return replace(graph.to("cpu", torch.float64), batched=True)
+
+
+def spectra_of(data: Data, laplacian: str) -> tuple[Spectra, Float[Tensor, " nodes"]]:
+    """Return the spectra of L or N of all graphs on the CPU, vectors in float32, and their eigenvalues in float64."""
+    assert data.edge_index is not None
+    weight, batch = (None if x is None else x.cpu() for x in (data.get("edge_weight", None), data.get("batch", None)))
+    combinatorial = laplacian == "combinatorial"
+    pairs = read_pairs(
+        data.edge_index.cpu(), weight, batch, data.num_nodes, l1=False, dtype=torch.float64, combinatorial=combinatorial
+    )
+    if pairs.graph.width > MOST_NODES:
+        raise ValueError(f"expected graphs of at most {MOST_NODES} nodes, got one of {pairs.graph.width}")
+    spectra, unit = Spectra.of(pairs, torch.float32), pairs.unit
+    unit = unit.index_select(0, spectra.owner) if isinstance(unit, Tensor) else unit
+    return spectra, spectra.values.double() * (pairs.degree * unit if combinatorial else 1.0)
+
+
+def heat_at(data: Data, times: Sequence[int | float], laplacian: str, u: Tensor, v: Tensor) -> Float[Tensor, "rows times"]:
+    """Return ``exp(-s L)_uv`` for each of ``times``, or that of N."""
+    if not all(0 < s < float("inf") for s in times):
+        raise ValueError(f"the heat kernel needs s > 0, got {[*times]}")
+    spectra, values = spectra_of(data, laplacian)
+    return spectra.read(torch.exp(-values[:, None] * torch.tensor(times, dtype=torch.float64)).float(), u, v)
 
 
 class Encoding(BaseTransform):
@@ -192,10 +216,8 @@ class AddHeatDiagonalPE(Encoding):
 
     def encode(self, data: Data) -> Float[Tensor, "nodes times"]:
         """Return ``(nodes, times)``."""
-        graph = graph_of(data)
-        return torch.stack(
-            [ohm.heat_kernel(graph, float(s), laplacian=self.laplacian).value.diagonal() for s in self.times], dim=1
-        )
+        node = torch.arange(data.num_nodes or 0)
+        return heat_at(data, self.times, self.laplacian, node, node)
 
 
 @functional_transform("add_laplacian_eigenvectors")
@@ -228,18 +250,40 @@ class AddEigenvectorPE(Encoding):
 
     def encode(self, data: Data) -> Float[Tensor, "nodes k"]:
         """Return ``(nodes, k)``."""
-        graph = graph_of(data)
-        vectors = ohm.eigenvectors(graph, self.k, laplacian=self.laplacian).value
+        batch = data.get("batch", None)
+        width = (data.num_nodes or 0) if batch is None else int(torch.bincount(batch).max()) if len(batch) else 0
+        if "edge_weight" in data or width > SPECTRA_UP_TO:
+            graph = graph_of(data)
+            vectors, owner, graphs = (
+                ohm.eigenvectors(graph, self.k, laplacian=self.laplacian).value,
+                graph.batch,
+                graph.num_graphs,
+            )
+        else:
+            vectors, owner, graphs = self._smallest(data)
         if self.sign == "absolute":
             return vectors.abs()
         if self.sign == "canonical":
-            cubes = vectors.new_zeros(graph.num_graphs, self.k).index_add(0, graph.batch, vectors.pow(3))
-            return vectors * torch.where(cubes < 0, -1.0, 1.0)[graph.batch]
+            cubes = vectors.new_zeros(graphs, self.k).index_add(0, owner, vectors.pow(3))
+            return vectors * torch.where(cubes < 0, -1.0, 1.0)[owner]
         if self.sign == "random":
             draw = torch.Generator().manual_seed(1_000_003 * self.seed + self._calls)
             self._calls += 1
-            return vectors * (2.0 * torch.randint(0, 2, (graph.num_graphs, self.k), generator=draw) - 1)[graph.batch]
+            return vectors * (2.0 * torch.randint(0, 2, (graphs, self.k), generator=draw) - 1)[owner]
         return vectors
+
+    def _smallest(self, data: Data) -> tuple[Float[Tensor, "nodes k"], Tensor, int]:
+        """Return eigenvectors of small graphs without weights, the graph of every node, and how many graphs there are.
+
+        Without weights a nonzero eigenvalue is at least ``1 / nodes^3``, far above the rounding of those that are zero.
+        """
+        spectra, values = spectra_of(data, self.laplacian)
+        zero = (values < 0.1 / spectra.size.double() ** 3).long()
+        null = zero.new_zeros(len(spectra.start) - 1).index_add(0, spectra.owner, zero).index_select(0, spectra.owner)
+        column = null[:, None] + torch.arange(self.k)
+        real = column < spectra.size[:, None]
+        place = spectra.offset[:, None] + torch.where(real, column, 0)
+        return torch.where(real, spectra.vectors[place], 0.0), spectra.owner, len(spectra.start) - 1
 
 
 @functional_transform("add_edge_resistance")
@@ -269,6 +313,4 @@ class AddEdgeHeat(Encoding):
     def encode(self, data: Data) -> Float[Tensor, "edges times"]:
         """Return ``(edges, times)``, in the order of ``edge_index``."""
         assert data.edge_index is not None
-        graph = graph_of(data)
-        u, v = data.edge_index.cpu()
-        return torch.stack([ohm.heat_kernel(graph, float(s)).value.at(u, v) for s in self.times], dim=1)
+        return heat_at(data, self.times, "combinatorial", *data.edge_index.cpu())
