@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Batch, Data
 
 from ohmformer import native
-from ohmformer.encoding import AddSpectrum, LinearTransformerPE
+from ohmformer.encoding import AddLinearTransformerPE, AddSpectrum, LinearTransformerPE
 from ohmformer.encoding.norm import RunningNorm
 from ohmformer.encoding.spectra import Spectra
 from tests.encoding.molecules import batch_of, fuzzed, molecules, relabelled
@@ -191,6 +191,12 @@ from ohmformer.encoding import AddSpectrum, LinearTransformerPE
 rings = [torch.stack([torch.arange(n), (torch.arange(n) + 1) % n]) for n in (5, 9)]
 batch = Batch.from_data_list([AddSpectrum()(Data(edge_index=r, num_nodes=r.shape[1])) for r in rings])
 given = batch.edge_index, None, batch.batch, batch.num_nodes, torch.ones(14, 3)
+try:
+    torch.compile(LinearTransformerPE(16), backend="aot_eager", fullgraph=True)(*given)
+except Exception as error:
+    assert "use AddSpectrum" in str(error), error
+else:
+    raise AssertionError("compiled as one graph without kept spectra")
 for phi0, options in {"walks": {}, "random": {}, "index": {"max_nodes": 9}, "features": {"in_features": 3}}.items():
     model = LinearTransformerPE(16, phi0=phi0, **options).eval()
     torch.testing.assert_close(torch.compile(model, backend="aot_eager")(*given), model(*given))
@@ -226,6 +232,21 @@ def test_a_sampled_subgraph_warns(name):
     data[name] = torch.arange(data.num_nodes)
     with pytest.warns(UserWarning, match="the encoding of a sampled subgraph"):
         LinearTransformerPE(4)(data)
+
+
+def test_the_encoding_of_a_whole_graph_is_taken_along_by_its_subgraphs_and_is_not_theirs():
+    """As by NeighborLoader, whose sampler is in packages that are not there: its batches are subgraphs with ``n_id``."""
+    around = torch.arange(200)
+    ring = torch.stack([around, (around + 1) % 200])
+    model = LinearTransformerPE(4).eval()
+    whole = AddLinearTransformerPE(model, "pe")(Data(edge_index=torch.cat([ring, ring.flip(0)], 1), num_nodes=200))
+    node = torch.arange(50, 70)
+    sampled = whole.subgraph(node)
+    sampled.n_id = node
+    assert torch.equal(sampled.pe, whole.pe[sampled.n_id])
+    with pytest.warns(UserWarning, match="encode the whole graph once"):
+        alone = model(sampled)
+    assert float((alone.detach() - sampled.pe).abs().max()) > 0.01
 
 
 def test_a_model_in_bfloat16_rounds_its_weights_and_its_answers_and_nothing_between():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+
+def empty_linear(width: int, out: int) -> nn.Linear:
+    """Make a linear map whose weights are not drawn yet: torch would draw them from the global generator."""
+    return cast(nn.Linear, nn.utils.skip_init(nn.Linear, width, out))
 
 
 def draw_weights(model: Any) -> None:

@@ -43,7 +43,8 @@ def on_spectrum(
     run: Any = _TorchLayers
     if count is None and supports("ohm_on_spectrum", (values, weights), (values, later), channels=channels):
         run = _NativeLayers
-        weights = pad(weights, (0, native.KERNELS["ohm_on_spectrum"].limits["channels"] - channels))
+        missing = native.KERNELS["ohm_on_spectrum"].limits["channels"] - channels
+        weights = pad(weights, (0, missing)) if missing else weights
     return run.apply(values, later, start, owner, weights, restore, count)[:, :channels]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from ohmformer.encoding import saving
 from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.engines import Problem, Read, Turn, encode, error_of, functions_of, on_spectra
-from ohmformer.encoding.initial import draw_weights, rows_of_seed
+from ohmformer.encoding.initial import draw_weights, empty_linear, rows_of_seed
 from ohmformer.encoding.inputs import Pairs, read_pairs
 from ohmformer.encoding.norm import RunningNorm
 from ohmformer.encoding.on_spectrum import weights_of
@@ -31,22 +32,18 @@ SAMPLED = (
     "the encoding of a sampled subgraph is not that of its nodes in the whole graph: encode the whole graph once and take "
     "rows n_id of it"
 )
-
-
 UNTRACED = (
-    "expected kept spectra to export: what is computed depends on the sizes of graphs, so no trace fits all; use AddSpectrum"
+    "expected kept spectra to export, or to compile as one graph: what is computed depends on the sizes of graphs, so no "
+    "trace fits all; use AddSpectrum"
 )
 _is_exporting = getattr(torch.compiler, "is_exporting", bool)  # since torch 2.7
 
 
 def _untraced(function: Function) -> Function:
     """Keep torch.compile out of a function: how a batch is cut into blocks depends on its sizes, so no trace fits all."""
-    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType, reportCallIssue, reportArgumentType]
-
-
-def _linear(width: int, out: int) -> nn.Linear:
-    """Make a linear map whose weights are not drawn yet: torch would draw them from the global generator."""
-    return cast(nn.Linear, nn.utils.skip_init(nn.Linear, width, out))
+    known = inspect.signature(torch.compiler.disable).parameters
+    told = {"reason": UNTRACED} if "reason" in known else {}  # since torch 2.7
+    return torch.compiler.disable(function, **told)  # pyright: ignore[reportReturnType, reportCallIssue, reportArgumentType]
 
 
 class LinearTransformerPE(nn.Module):
@@ -132,7 +129,7 @@ class LinearTransformerPE(nn.Module):
         self.pair_readout = nn.Parameter(torch.empty(dim, hidden)) if "pairs" in self.reads else None
         self.norms = nn.ModuleDict({name: RunningNorm(hidden) for name in self.reads} if norm else {})
         self.table = nn.Parameter(torch.empty(max_nodes, hidden)) if max_nodes is not None else None
-        self.embed = _linear(in_features, hidden) if in_features is not None else None
+        self.embed = empty_linear(in_features, hidden) if in_features is not None else None
         if phi0 == "random":
             self.calls: Tensor  # random starts drawn in training, part of the state so that a resumed run draws new ones
             self.register_buffer("calls", torch.zeros((), dtype=torch.int64))

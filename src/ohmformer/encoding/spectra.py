@@ -92,6 +92,8 @@ class Spectra:
         channels, shift = p.shape[1], p.new_zeros(p.shape[1]) if shift is None else shift
         if supports("ohm_read_pairs", (p, self.vectors), (self.vectors,), channels=channels):
             missing = native.KERNELS["ohm_read_pairs"].limits["channels"] - channels
+            if not missing:
+                return _Read.apply(p, shift, self, u, v)  # pyright: ignore[reportReturnType]
             found = _Read.apply(pad(p, (0, missing)), pad(shift, (0, missing)), self, u, v)
             return found[:, :channels]  # pyright: ignore[reportIndexIssue]
         width, kind = self.widest(), p.dtype
@@ -133,6 +135,9 @@ class Spectra:
 def _grouped(pairs: Pairs, start: Tensor, squares: Tensor) -> tuple[Any, ...]:
     """Return what ``ohm_eigen`` reads: graphs by size, and their pairs of nodes one graph after the other."""
     u, v, off = pairs.u, pairs.v, pairs.off_diagonal.detach().double()
+    if len(squares) == 1:
+        none, diagonal = start[:1], pairs.diagonal.detach().double()
+        return 1, none, start, torch.tensor([0, len(u)]), u.contiguous(), v.contiguous(), off.contiguous(), diagonal, none
     owner = pairs.graph.batch.index_select(0, u)
     if bool((owner.diff() < 0).any()):
         order = owner.argsort(stable=True)
