@@ -119,7 +119,7 @@ def _outside(built: dict[tuple[str, int, bool], Learned], test: dict[str, Graph]
         ours = [built[trained, DEPTHS[-1], evolve].response for trained in test for evolve in KINDS]
         theirs = [classical(evolve, spectrum, DEPTHS[-1]) for evolve in KINDS]
         cells = [relative_error(h, *known) for h in (*ours, *theirs)]
-        lines.append(f"| {name} | {' | '.join(f'{x:.2e}' for x in cells)} |")
+        lines.append(f"| {name} | {' | '.join(f'{x:.2e}' if x == x else 'overflow' for x in cells)} |")
         print(lines[-1], flush=True)
     return "\n".join(lines)
 

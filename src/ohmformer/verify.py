@@ -195,7 +195,7 @@ def eigensolvers(spectrum: Spectrum) -> dict[str, Callable[[int], SubspaceIterat
         "bottom k": lambda k: SubspaceIteration(built.Shifted(spectrum), built.GramSchmidt(k)),
         "top k, parallel heads": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.ParallelGramSchmidt(k)),
         "top k, newton-schulz": lambda k: SubspaceIteration(built.Laplacian(spectrum), NewtonSchulz(k)),
-        "top k, 3 products a step": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.GramSchmidt(k), products=3),
+        "top k, 3 products": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.GramSchmidt(k), products=3),
         "bottom k through L+": lambda k: SubspaceIteration(built.ThroughPinv(spectrum), NewtonSchulz(k)),
     }
 
@@ -297,7 +297,7 @@ def in_molecules(graph: Graph, seed: int) -> Iterator[tuple[str, Trial, tuple[in
     if not bool(nonzero.any()):
         return
     spectrum, basis = Spectrum(float(values[nonzero].min()), float(values.max())), vectors[:, nonzero]
-    for name, construction, depths in list(functions_of_the_laplacian(spectrum)):
+    for _, construction, depths in functions_of_the_laplacian(spectrum):
         if construction.statement in ("Lemma 1", "Lemma 2", "Lemma 3"):
             trial = prepare(construction, graph, seed)
             image = torch.where(nonzero, construction.f(torch.where(nonzero, values, 1.0)), construction.at_zero)
@@ -305,7 +305,7 @@ def in_molecules(graph: Graph, seed: int) -> Iterator[tuple[str, Trial, tuple[in
             start = construction.inputs(graph, graph.identity() if construction.at_zero else range_)
             error = lambda x, truth=truth, size=construction.size: float(torch.linalg.matrix_norm(x - truth, 2)) / size  # noqa: E731
             yield (
-                f"{name}, molecules",
+                f"{construction.statement.lower()}, molecules",
                 replace(trial, construction=InMolecules(construction), blocks=start, error=error),
                 depths,
             )
@@ -316,7 +316,7 @@ def in_molecules(graph: Graph, seed: int) -> Iterator[tuple[str, Trial, tuple[in
     solver, top = SubspaceIteration(built.Laplacian(spectrum), built.GramSchmidt(k)), basis[:, -k:]
     start = basis @ (basis.mT @ solver.start(graph, seed))
     gap = Gap(ratios[k], tangent(top, start), float(values[-1] / values[-k]))
-    yield "top k, molecules", Trial(
+    yield "lemma 6, molecules", Trial(
         InMolecules(solver), graph, "Lemma 6", solver.inputs(graph, start), error=lambda columns: sine(top, columns),
         bound=lambda layers: solver.error_bound(layers, gap), rounding=lambda _: solver.rounding(gap, graph.num_nodes),
     ), tuple(solver.layers(steps) for steps in (0, 1, 3, 10, 25))  # fmt: skip
