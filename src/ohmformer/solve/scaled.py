@@ -34,6 +34,8 @@ HUGE = 2**22
 """Bytes from which on an array is put into huge pages."""
 STEPS = 200
 """Steps of Lanczos at most."""
+BLOCK = 4096
+"""Rows that are worked on together in several passes."""
 OFTEN = 5
 """Steps between two looks at what they show."""
 
@@ -87,9 +89,14 @@ class Scaled:
         draw = torch.Generator().manual_seed(seed)
         return torch.randn(len(self.root), 1, generator=draw, dtype=torch.float64).to(self.root.device)
 
-    def norms(self, x: Float[Tensor, "nodes k"], weights: Float[Tensor, "nodes 1"] | None = None) -> Float[Tensor, " k"]:
-        """The norm of every column, its entries multiplied by ``weights`` if there are any."""
-        return self.total(column_squares(x, weights)).sqrt()
+    def norms(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, " k"]:
+        """The norm of every column."""
+        return self.total(column_squares(x, torch.ones_like(self.root.mT))[0]).sqrt()
+
+    def both_norms(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "2 k"]:
+        """``|x|`` and ``|D^-1/2 x|`` of every column, in one pass."""
+        root = self.root.mT
+        return self.total(column_squares(x, torch.cat([torch.ones_like(root), root.square()]))).sqrt()
 
     def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """``N x``."""
@@ -172,19 +179,16 @@ def _weighted_rows(columns: Tensor, values: Tensor, bags: Tensor, x: Tensor) -> 
 
 def in_blocks(rows: int) -> Iterator[slice]:
     """Blocks of rows that stay in the cache: work in several passes is many times as fast on them as on all rows at once."""
-    return (slice(first, first + 4096) for first in range(0, rows, 4096))
+    return (slice(first, first + BLOCK) for first in range(0, rows, BLOCK))
 
 
-def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "n 1"] | None = None) -> Float[Tensor, " k"]:
-    """The sum of squares of every column, its entries multiplied by ``weights`` if there are any."""
-    if x.shape[1] == 1:
-        y = (x if weights is None else x * weights)[:, 0]
-        return torch.dot(y, y)[None]
-    squared = torch.ones_like(x[:, :1]) if weights is None else weights.square()
-    squares = x.new_zeros(1, x.shape[1])
+def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "w n"]) -> Float[Tensor, "w k"]:
+    """The weighted sum of squares of every column, for every row of weights."""
+    squares, space = x.new_zeros(len(weights), x.shape[1]), x.new_empty(BLOCK, x.shape[1])
     for rows in in_blocks(len(x)):
-        squares.addmm_(squared[rows].mT, x[rows].square())
-    return squares[0]
+        some = x[rows]
+        squares.addmm_(weights[:, rows], torch.square(some, out=space[: len(some)]))
+    return squares
 
 
 def empty_huge_pages(*shape: int, dtype: torch.dtype, device: torch.device, zero: bool = False) -> Tensor:

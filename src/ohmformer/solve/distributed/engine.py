@@ -75,8 +75,9 @@ def solve(shard: Shard, demands: Float[Tensor, "rows k"], tol: float, plan: Shar
     else:
         phi, layers = _conjugate_gradients(shard, demands, tol, 4 * plan.layers + 1000)
         spectrum, left, size = plan.spectrum, shard.residual(demands, phi), shard.norms(demands)
-        residual = shard.norms(left) / torch.where(size > 0, size, 1.0)
-        energy, norm = shard.total((phi * (demands - left)).sum(0)).clamp(min=0), shard.norms(left, shard.root)
+        plain, norm = shard.both_norms(left)
+        residual = plain / torch.where(size > 0, size, 1.0)
+        energy = shard.total((phi * (demands - left)).sum(0)).clamp(min=0)
     error = relative_error(energy_of_residual(norm, energy, spectrum), energy) if plan.sure else None
     worst = float(residual.max()) if residual.numel() else 0.0
     return Answer(

@@ -85,10 +85,10 @@ class Rounds:
     ) -> None:
         self.demands, self.tol, self.part = demands.double().contiguous(), tol, part
         self.scaled, self.spectrum, self.watch = scaled, spectrum, watch
-        self.norm = scaled.norms(self.demands)
-        self.residual = (self.norm > 0).double()
-        self.energy, self.scaled_residual = torch.zeros_like(self.norm), scaled.norms(self.demands, scaled.root)
-        """Of potentials ``|phi|_L^2``, and of residuals ``|D^-1/2 r|``."""
+        self.norm, self.scaled_residual = scaled.both_norms(self.demands)
+        """Of demands, and of residuals ``|D^-1/2 r|``."""
+        self.residual, self.energy = (self.norm > 0).double(), torch.zeros_like(self.norm)
+        """Of every demand ``|r|`` relative to it, and of its potentials ``|phi|_L^2``."""
         self.potentials = empty_huge_pages(*self.demands.shape, dtype=torch.float64, device=self.demands.device, zero=True)
         self.deepest = 0
         self._use(spectrum)
@@ -123,11 +123,12 @@ class Rounds:
             found, done = self._one_round(left, size, state, depth)
             _add(phi, found, size, self.scaled.root)
             after = self.scaled.residual(psi, phi, in_c=self.part.native)
-            now = self.scaled.norms(after) / torch.where(norm > 0, norm, 1.0)
+            plain, weighted = self.scaled.both_norms(after)
+            now = plain / torch.where(norm > 0, norm, 1.0)
             before, worst = worst, float(now.max())
             if worst < before:
                 left, self.residual[part] = after, now
-                self.energy[part], self.scaled_residual[part] = _energies(psi, phi, left, self.scaled)
+                self.energy[part], self.scaled_residual[part] = _energies(psi, phi, left, self.scaled), weighted
             else:
                 _add(phi, found, -size, self.scaled.root)
             layers += done
@@ -186,12 +187,12 @@ def chebyshev_round(
     return x, done
 
 
-def _energies(psi: Tensor, phi: Tensor, left: Tensor, scaled: Scaled) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-    """``phi^T L phi = phi^T (psi - left)``, and ``|D^-1/2 left|``, of every column."""
+def _energies(psi: Tensor, phi: Tensor, left: Tensor, scaled: Scaled) -> Float[Tensor, " k"]:
+    """``phi^T L phi = phi^T (psi - left)`` of every column."""
     energy = psi.new_zeros(psi.shape[1])
     for rows in in_blocks(len(psi)):
         energy += (phi[rows] * (psi[rows] - left[rows])).sum(0)
-    return scaled.total(energy).clamp(min=0), scaled.norms(left, scaled.root)
+    return scaled.total(energy).clamp(min=0)
 
 
 def _add(phi: Float[Tensor, "n k"], x: Float[Tensor, "n k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]) -> None:
