@@ -60,7 +60,10 @@ def test_statements_about_columns_that_are_not_read_do_not_matter() -> None:
         (TABLES.replace("0.5, 1.5,", "0.5, one,"), r"expected a number in line 4 of x\.m, got 'one'"),
         (TABLES.replace("; 2 1 800", "; 2 800"), r"expected 10 numbers in line 2 of x\.m, as above, got 9"),
         (TABLES.replace(" 1, 2,", " 1, 7,"), r"expected buses of mpc\.bus in row 1 of mpc\.branch, line 4 of x\.m, got 7"),
-        (TABLES.replace("; 2 1 800", "; 1 1 800"), r"expected every bus of x\.m once, bus 1 is there again in row 2 of mpc\.bus, line 2"),
+        (
+            TABLES.replace("; 2 1 800", "; 1 1 800"),
+            r"expected every bus of x\.m once, bus 1 is there again in row 2 of mpc\.bus, line 2",
+        ),
         (TABLES.replace("];\n", ""), r"expected a \] after the table that begins in line \d of x\.m, the file ends"),
         (TABLES.replace(", 0, 0, 1\n", "\n"), r"expected at least 11 columns of mpc\.branch in line 4 of x\.m, got 8"),
         (TABLES + "mpc.bus(:, PD) = f(mpc);\n", r"expected columns of mpc\.bus multiplied or divided .* line 6 of x\.m"),
