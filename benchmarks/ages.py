@@ -38,16 +38,18 @@ def missing(text: str) -> list[str]:
     return [name for name, pattern in asked.items() if not pattern.search(head)]
 
 
-def changes(path: Path) -> list[str]:
-    """The commits that have changed the code of a table since the last commit that the table names above its first row."""
+def changes(path: Path, root: Path = ROOT) -> list[str]:
+    """The commits of ``root`` that have changed the code of a table since the last commit named above its first row."""
     named = COMMIT.findall(path.read_text(encoding="utf-8").partition("\n|")[0])
     if not named:
         raise ValueError(f"expected the commit that {path.name} was measured at above its first row, got none")
     folders = next(found for pattern, found in CODE.items() if re.fullmatch(pattern, path.stem))
-    asked = ["git", "-C", str(ROOT), "log", "--format=%h", f"{named[-1]}..HEAD", "--"]
+    asked = ["git", "-C", str(root), "log", "--format=%h", f"{named[-1]}..HEAD", "--"]
     done = subprocess.run(
-        [*asked, *(f"src/ohmformer/{folder}" for folder in folders)], capture_output=True, text=True, check=True
+        [*asked, *(f"src/ohmformer/{folder}" for folder in folders)], capture_output=True, text=True, check=False
     )
+    if done.returncode:
+        raise ValueError(f"expected a checkout with its whole history, got one without commit {named[-1]} of {path.name}")
     return done.stdout.split()
 
 

@@ -50,18 +50,29 @@ def test_a_table_that_is_older_than_its_code_is_marked_once(tmp_path: Path):
     assert ages.missing(path.read_text()) == []
 
 
-def test_commits_are_counted_on_the_folders_of_a_table():
-    if subprocess.run(["git", "-C", str(ROOT), "log", "-1"], capture_output=True, check=False).returncode:
-        pytest.skip("not a checkout")
-    for path in RESULTS:
-        for commit in ages.changes(path)[:1]:
-            changed = subprocess.run(
-                ["git", "-C", str(ROOT), "show", "--format=", "--name-only", "-m", commit],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            assert "src/ohmformer/" in changed
+def test_commits_are_counted_on_the_folders_of_a_table(tmp_path: Path):
+    def git(*words: str) -> str:
+        asked = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(name: str) -> str:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+        git("add", ".")
+        git("commit", "-q", "-m", name)
+        return git("log", "-1", "--format=%h")
+
+    git("init", "-q")
+    measured = commit("src/ohmformer/solve/a.py")
+    path = tmp_path / "solve.md"
+    path.write_text(f"# Title\n\n`python benchmarks/solve.py`, commit {measured}, 2026-01-01.\n")
+    first, second = commit("src/ohmformer/graph/b.py"), commit("src/ohmformer/native/c.py")
+    commit("src/ohmformer/apps/d.py")
+    commit("README.md")
+    assert ages.changes(path, tmp_path) == [second, first]
+    path.write_text(path.read_text().replace(measured, "0123abc"))
+    with pytest.raises(ValueError, match="whole history"):
+        ages.changes(path, tmp_path)
 
 
 def test_the_tables_of_the_readme_are_of_the_present_code():
