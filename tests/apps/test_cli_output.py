@@ -99,7 +99,11 @@ def test_json_has_texts_for_numbers_it_does_not_have(tmp_path):
     assert json.loads(as_json({"x": [float("nan"), -float("inf"), 1.5]})) == {"x": ["nan", "-inf", 1.5]}
 
 
-@pytest.mark.parametrize("data", [TRIANGLE.encode(), gzip.compress(TRIANGLE.encode()), TRIANGLE.replace(",", "\t").encode()])
+@pytest.mark.parametrize(
+    "data",
+    [TRIANGLE.encode(), gzip.compress(TRIANGLE.encode()), TRIANGLE.replace(",", "\t").encode()],
+    ids=["commas", "gzip", "tabs"],
+)
 def test_standard_input_is_read_packed_or_not(data):
     outcome = run("solve", "-", "--resistance", "ohm", stdin=data)
     assert outcome.exit_code == 0, outcome
