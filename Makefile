@@ -68,8 +68,8 @@ wheel: $(STAMP)
 	PATH=$(CURDIR)/$(BIN) $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/wheel/none .
 	for kind in kernels none; do sh .ci/smoke $(BIN)/python $(BUILD)/wheel $$kind || exit 1; done
 
-# wheel and sdist as they would be uploaded, checked in an environment of their own
-package: $(STAMP)
+# wheel and sdist as they would be uploaded, built and checked in an environment of their own
+package:
 	rm -rf $(BUILD)/package
 	$(PYTHON) -m venv $(BUILD)/package/env
 	$(BUILD)/package/env/bin/python -m pip install --quiet build twine check-wheel-contents

@@ -1,7 +1,7 @@
 """What a package index shows: README.md, with links that work there.
 
-A link into the repository is made absolute with the address that ``[project.urls]`` of pyproject.toml calls ``Source``; as
-long as there is none, its words stay without the link, and the picture is left out.
+A link into the repository is made absolute with the address that ``[project.urls]`` of pyproject.toml calls ``Source``. As
+long as there is none, its words stay without the link, the picture is left out, and a sentence says where the pages are.
 """
 
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+IN_THE_SOURCE = "\nThe pages that are named here are files of the source distribution, in `docs` and `results`.\n"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://)([^)]+)\)")
 
 
@@ -22,7 +23,7 @@ def absolute(text: str, source: str | None) -> str:
             return "" if picture else words
         return f"{picture}[{words}]({source.rstrip('/')}/{'raw' if picture else 'blob'}/main/{path})"
 
-    return re.sub(r"\n{3,}", "\n\n", LINK.sub(link, text))
+    return re.sub(r"\n{3,}", "\n\n", LINK.sub(link, text)) + (IN_THE_SOURCE if source is None else "")
 
 
 def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:

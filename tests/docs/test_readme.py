@@ -203,3 +203,5 @@ def test_on_a_package_index_links_are_absolute_or_left_out():
     bare = described(README, None)
     assert "](" not in bare
     assert "Which function do I need" in bare
+    assert "source distribution" in bare
+    assert "source distribution" not in whole
