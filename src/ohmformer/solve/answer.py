@@ -100,7 +100,7 @@ class GraphAnswer(Answer):
 
 
 def join(answers: Sequence[A], value: Any) -> A:
-    """Answers to parts of a question as one: the worst certificate, the deepest, every method once."""
+    """Join the answers to parts of a question: the worst certificate, the deepest, every method once."""
     if len(answers) == 1:
         return replace(answers[0], value=value)
     worst = max(answers, key=lambda a: a.residual if a.residual == a.residual else float("inf"))
@@ -122,13 +122,13 @@ def join(answers: Sequence[A], value: Any) -> A:
 
 
 def as_estimate(answer: A, off: float, times: float = 1.0) -> A:
-    """The answer as an estimate that is off by so much, beside ``times`` the error of the solves that it rests on."""
+    """Return the answer as an estimate whose error is ``off`` plus ``times`` the error of the solves it rests on."""
     error = None if answer.error is None else off + times * answer.error
     return replace(answer, bound=None, error=error, error_kind=None if error is None else "estimate", rounded=False)
 
 
 def reached(answer: Answer, tol: float, tol_of: str = "residual") -> bool:
-    """Whether an answer is as good as was asked, or was stopped on purpose.
+    """Tell whether an answer is as good as was asked, or was stopped on purpose.
 
     Where resistances range so far that potentials in float64 cannot have a residual of ``tol``, an error of ``tol`` will do;
     where they cannot have that either, potentials that are right to the last bit, unless less than :data:`TOL` was asked.
@@ -139,7 +139,7 @@ def reached(answer: Answer, tol: float, tol_of: str = "residual") -> bool:
 
 
 def check_reached(answer: A, tol: float, tol_of: str = "residual") -> A:
-    """``answer`` if it is as good as was asked, else a ValueError: what can be reached."""
+    """Return ``answer`` if it is as good as was asked; raise a ValueError that says what can be reached if not."""
     if reached(answer, tol, tol_of):
         return answer
     if tol_of == "error" and answer.error is None:
@@ -167,7 +167,7 @@ def check_laplacian(laplacian: str) -> bool:
 
 
 def check_tolerance(tol: float, method: str, methods: Sequence[str], tol_of: str = "residual") -> None:
-    """A ValueError unless the tolerance makes sense and the method is known."""
+    """Raise a ValueError unless the tolerance makes sense and the method is known."""
     if tol_of not in ("residual", "error"):
         raise ValueError(f"expected tol_of='residual' or 'error', got {tol_of!r}")
     if not 0 < tol < 1:

@@ -21,7 +21,7 @@ Which = Int[Tensor, " graphs"] | None
 
 
 def like_sized_parts(graph: Graph) -> list[tuple[Which, Graph]]:
-    """The batches of graphs of like size that a batch is made of, each with the numbers of its graphs; None for all."""
+    """Split a batch into batches of graphs of like size, each with the numbers of its graphs; None for all."""
     if graph.num_graphs <= 1:
         return [(None, graph)]
     groups = [
@@ -31,12 +31,12 @@ def like_sized_parts(graph: Graph) -> list[tuple[Which, Graph]]:
 
 
 def rows_of(graph: Graph, which: Which) -> Int[Tensor, " rows"] | slice:
-    """The nodes of some graphs of a batch."""
+    """Return the nodes of some graphs of a batch."""
     return slice(None) if which is None else graph.nodes.rows(which)
 
 
 def matrices(graph: Graph, ask: Callable[[Graph], A]) -> A:
-    """One matrix per graph: ``ask`` answers for graphs of like size with padded matrices, here they become ragged.
+    """Compute one matrix per graph: ``ask`` answers for graphs of like size with padded matrices, here they become ragged.
 
     For a graph that is no batch the value is its matrix.
     """
@@ -51,7 +51,7 @@ def matrices(graph: Graph, ask: Callable[[Graph], A]) -> A:
 
 
 def rows(graph: Graph, ask: Callable[[Graph, Tensor], A], signals: Tensor) -> A:
-    """A row per node: ``ask`` answers for graphs of like size and the signals on their nodes."""
+    """Compute a row per node: ``ask`` answers for graphs of like size and the signals on their nodes."""
     answers, value = [], None
     for which, part in like_sized_parts(graph):
         mine = rows_of(graph, which)

@@ -32,7 +32,7 @@ ROWS = 1024
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much energy potentials have, and how large a residual; in float64."""
+    """The energy of potentials and the size of their residual, in float64."""
 
     energy: Float[Tensor, "graphs k"]
     """``|phi|_L^2``."""
@@ -40,25 +40,25 @@ class Sizes:
     """``|psi - L phi| / |psi|`` of the worst demand on the worst graph."""
 
     def error(self, norm: Float[Tensor, "graphs k"]) -> float:
-        """The error of the worst demand on the worst graph, if ``norm`` is that of ``L^+ left``, or more."""
+        """Bound the error of the worst demand on the worst graph, given at least the norm of ``L^+`` times the residual."""
         return relative_error(norm, self.energy)
 
 
 def relative_error(norm: Float[Tensor, "*shape"], energy: Float[Tensor, "*shape"]) -> float:
-    """The largest error of potentials of some energies if ``norm`` is that of ``L^+`` times their residuals, or more."""
+    """Bound the largest relative error of potentials, given their energies and at least ``|L^+ r|_L`` of their residuals."""
     size = energy.sqrt()
     return relative(norm + 2 * EPS * size, size)
 
 
 def relative(wrong: Tensor, size: Tensor) -> float:
-    """The largest relative error of things that have these sizes and are off by ``wrong``."""
+    """Bound the largest relative error of computed numbers of these sizes that are off by at most ``wrong``."""
     found = torch.where(wrong == 0, 0.0, wrong / (size - wrong).clamp(min=0))
     return float(found.nan_to_num(nan=math.inf, posinf=math.inf).max()) if found.numel() else 0.0
 
 
 @dataclass(frozen=True)
 class Measured(Sizes):
-    """The same, and what potentials leave of demands."""
+    """:class:`Sizes` with the residual itself."""
 
     graph: Graph
     uncentred: Float[Tensor, "nodes k"]
@@ -91,25 +91,25 @@ def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nod
 
 
 def worst_residual(gap: Float[Tensor, "graphs k"], size: Float[Tensor, "graphs k"]) -> float:
-    """The largest ``|psi - L phi| / |psi|``, given the squares of both."""
+    """Compute the largest ``|psi - L phi| / |psi|``, given the squares of both."""
     worst = torch.where(size > 0, gap / torch.where(size > 0, size, 1.0), gap)
     return math.sqrt(float(worst.nan_to_num(nan=math.inf).max())) if worst.numel() else 0.0
 
 
 def sum_over_graphs(graph: Graph, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
-    """The sums of the rows of every graph."""
+    """Sum the rows of every graph."""
     if graph.num_graphs == 1:
         return x.sum(0, keepdim=True)
     return x.new_zeros(graph.num_graphs, x.shape[1]).index_add_(0, graph.batch, x)
 
 
 def energy_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
-    """``|phi|_L``."""
+    """Compute the energy norm ``|phi|_L = sqrt(phi^T L phi)`` of every column."""
     return measure(graph, phi, torch.zeros_like(phi)).energy.sqrt()
 
 
 def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float:
-    """The largest relative error of ``R_uv = X_uu + X_vv - 2 X_uv`` if the columns of X have this error.
+    """Bound the relative error of ``R_uv = X_uu + X_vv - 2 X_uv`` if the columns of X have this error.
 
     It is at most ``error (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)``, and rounding.
     """
@@ -120,7 +120,7 @@ def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float
 
 
 def rounding_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
-    """By how much, in energy norm, rounding may have moved potentials in float64: half the last bit at every node."""
+    """Bound how far, in energy norm, rounding has moved potentials in float64: half the last bit at every node."""
     tail, head = graph.edge_index
     bit = phi.detach().double().abs().log2().floor().exp2() * (EPS / 2)
     norm = phi.new_zeros(graph.num_graphs, phi.shape[1], dtype=torch.float64)

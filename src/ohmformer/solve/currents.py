@@ -98,7 +98,7 @@ def current_flow(
 
 
 def sum_of_differences(rows: Float[Tensor, "rows k"]) -> Float[Tensor, " rows"]:
-    """``sum over i < j of |x_i - x_j|`` of rows: sorted, the i-th of k is above i others and below k - 1 - i."""
+    """Compute ``sum over i < j of |x_i - x_j|`` of rows: sorted, the i-th of k is above i others and below k - 1 - i."""
     k = rows.shape[1]
     plain = rows.device.type == "cpu" and not rows.requires_grad
     ordered = torch.as_tensor(np.sort(rows.numpy(), axis=1)) if plain else rows.sort(dim=1).values  # numpy's is the faster

@@ -39,7 +39,7 @@ def pinv_diagonal(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """The diagonal of ``L^+``, ``(nodes,)``: how far a node is from its component, ``L^+_uu = |L^+ (e_u - 1/n)|_L^2``.
+    """Compute the diagonal of ``L^+``, ``(nodes,)``: how far a node is from the others, ``L^+_uu = |L^+ (e_u - 1/n)|_L^2``.
 
     Exact and differentiable by selected inversion wherever the factor of the Laplacian is bearable; ``residual`` is the
     largest relative difference from solves for some nodes. Of up to 8,000 other nodes by a solve for each; beyond, or with
@@ -55,7 +55,7 @@ def pinv_diagonal(
 
 
 def current_flow_closeness(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
-    """Current-flow closeness, or information centrality, of every node: ``1 / sum_w R_uw`` over its component.
+    """Compute current-flow closeness (information centrality) of every node: ``1 / sum_w R_uw`` over its component.
 
     As ``sum_w R_uw = n L^+_uu + tr L^+``, options and all else are as for :func:`pinv_diagonal`. Isolated nodes have none:
     zero. The definition is networkx's; times ``n - 1`` it is NetworKit's.
@@ -66,7 +66,7 @@ def current_flow_closeness(graph: Any, *, resistance: Any = None, conductance: A
 
 
 def closeness_of(graph: Graph, diagonal: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:
-    """Current-flow closeness from the diagonal of ``L^+``."""
+    """Compute current-flow closeness from the diagonal of ``L^+``."""
     component, none = graph.components, diagonal.new_zeros(graph.num_components)
     size = none.index_add(0, component, torch.ones_like(diagonal.detach()))[component]
     far = size * diagonal + none.index_add(0, component, diagonal)[component]
@@ -84,7 +84,7 @@ def kirchhoff_index(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """The sum of all effective resistances, ``n tr L^+``, ``(graphs,)`` for a batch; ``inf`` if a graph is disconnected.
+    """Compute the sum of all effective resistances, ``n tr L^+``, one a graph; ``inf`` if a graph is disconnected.
 
     Of large graphs it is exact by selected inversion wherever the factor of the Laplacian is bearable. With ``eps``, or to
     1 % for larger graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z, until

@@ -58,7 +58,7 @@ def harmonic(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Potentials that are given on fixed nodes and harmonic on all others; differentiable in values and resistances.
+    """Compute potentials that are given on fixed nodes and harmonic on all others; differentiable in values and resistances.
 
     The value is ``(nodes, k)``. ``residual`` bounds how far any potential is from the harmonic function, relative to the
     range of the values on its component; so the maximum principle holds to ``tol`` of that range, and nothing is clipped.
@@ -141,7 +141,7 @@ def _check_reached_everywhere(asked: LabelledGraph, network: Grounded) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Grounded:
-    """A graph whose fixed nodes are one node on every component."""
+    """A graph whose fixed nodes are merged into one node, the ground, on every component."""
 
     graph: Graph
     """Without gradient, in float64."""
@@ -168,7 +168,7 @@ class Grounded:
 
     @cached_property
     def steps(self) -> Float[Tensor, " components"]:
-        """A number on every component that is proved to be above the error for a residual of d; inf where there is none."""
+        """Bound the error on every component for a residual of d, the degrees; ``inf`` where nothing is proved."""
         demand = torch.where(self.is_free[:, None], self.degree, 0.0)
         demand[~self.is_free] = -self._per_component(demand, "sum")[self.graph.components][~self.is_free]
         w, left, bound = torch.zeros_like(demand), demand, demand.new_full((self.graph.num_components,), torch.inf)
@@ -191,7 +191,7 @@ class Grounded:
     def error(
         self, phi: Float[Tensor, "places k"], left: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
     ) -> tuple[float, float]:
-        """How far potentials with residual ``left`` can be off, relative to the range of values, and by rounding alone."""
+        """Bound the error of potentials with residual ``left``, relative to the range of values; also that of rounding."""
         rounding = self.rounding(phi)
         worst = [
             self._per_component(torch.where(self.is_free[:, None], x / self.degree, 0.0), "amax")
@@ -201,7 +201,7 @@ class Grounded:
         return off[0], off[1]
 
     def size(self, phi: Float[Tensor, "places k"], span: Float[Tensor, "components k"]) -> float:
-        """The largest potential against the ground, relative to the range of values."""
+        """Compute the largest potential against the ground, relative to the range of values."""
         return _relative(self._per_component(self._against_ground(phi).abs(), "amax"), span)
 
     def _against_ground(self, phi: Float[Tensor, "places k"]) -> Float[Tensor, "places k"]:
@@ -213,7 +213,7 @@ class Grounded:
     def without_subtractions(
         self, demands: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
     ) -> tuple[Float[Tensor, "places k"], float]:
-        """Potentials against the ground of demands that are not negative but there, and their error over the span at most.
+        """Solve for demands that are negative at the ground only; returns potentials against it and a bound on their error.
 
         They come from sums, products and quotients of positive numbers alone; sweeps round every entry of the factor twice.
         So what the factor makes of any demands is off by at most that part of what it makes of their sizes. What it makes of
@@ -232,7 +232,7 @@ class Grounded:
         return found, min(measured, part * self.size(found, span))
 
     def rounding(self, phi: Float[Tensor, "places k"]) -> Float[Tensor, "places k"]:
-        """How far a measured residual may be off: sums of flows are exact, flows are right to rounding."""
+        """Bound the error of a measured residual: sums of flows are exact, flows are right to rounding."""
         tail, head = self.graph.edge_index
         sizes = torch.zeros_like(phi)
         for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x columns

@@ -11,7 +11,7 @@ from ohmformer.solve.rows import edges_of, rows_of
 
 
 def lmin_at_most(graph: Graph) -> float:
-    """An upper bound on the smallest nonzero eigenvalue of the scaled Laplacian, kept for the next question.
+    """Bound the smallest nonzero eigenvalue of the scaled Laplacian from above; kept for the next question.
 
     It is the least Rayleigh quotient, over the components, of the number of edges from a far node: sharp up to a small
     factor on paths, grids and meshes, and infinite where distances say nothing, as on expanders, whose nodes are all about

@@ -53,7 +53,7 @@ class EditedFactor:
     """Of the small system."""
 
     def solve(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-        """Potentials in float64 of demands that sum to zero on every component, up to a constant on each of them."""
+        """Solve for demands that sum to zero on every component; potentials in float64, up to a constant on each of them."""
         psi = demands.detach().to("cpu", torch.float64)
         x, (u, v) = self.factor.solve(psi), _ends(self.changes)
         given = x[u] - x[v]
@@ -66,7 +66,7 @@ class EditedFactor:
 
 
 def edit(asked: LabelledGraph, add: Iterable[Any], remove: Iterable[Any], reweight: Iterable[Any]) -> LabelledGraph:
-    """The graph after edits; where the factor of the one before is kept, the new one finds potentials by it.
+    """Edit a graph; where the factor of the one before is kept, the new one finds potentials by it.
 
     Edges that stay keep their order, those added come after them. Differentiable in all resistances.
     """

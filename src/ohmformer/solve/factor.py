@@ -54,7 +54,7 @@ class Factor:
     d_pivot: Float[Tensor, " nodes"] | None = None
 
     def solve(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-        """Potentials in float64 of demands that sum to zero on every component: zero at its ground, or at kept nodes."""
+        """Solve for demands that sum to zero on every component; potentials are zero at its ground, or at kept nodes."""
         psi = demands.detach().to("cpu", torch.float64).contiguous()
         if native.active() is None:
             return torch.as_tensor(self._in_numpy(psi, only_energy=False)[self.pattern.rank])
@@ -63,7 +63,7 @@ class Factor:
         return phi
 
     def energy(self, demands: Float[Tensor, "nodes k"], graph: Graph) -> Float[Tensor, "graphs k"]:
-        """The energy ``psi . L^+ psi`` of demands on every graph of the batch whose factor this is."""
+        """Compute the energy ``psi . L^+ psi`` of demands on every graph of the batch."""
         psi, owner = demands.detach().to("cpu", torch.float64).contiguous(), graph.batch.cpu()
         if native.active() is None:
             found = torch.as_tensor(self._in_numpy(psi, only_energy=True))
@@ -73,7 +73,7 @@ class Factor:
         return sums[:, 3]
 
     def rounding(self) -> float:
-        """How far, relatively, conductances between kept nodes, and potentials of demands >= 0 against them, may be off.
+        """Bound the relative error of conductances between kept nodes, and of potentials against them of demands >= 0.
 
         Eliminating a node with k neighbours rounds the conductances between these k + 4 times, by eps / 2. What is left at
         last are quotients of sums over forests, each with fewer than k of these edges, and no more than there are nodes to
@@ -86,7 +86,7 @@ class Factor:
     def answer(
         self, psi: Float[Tensor, "nodes k"], graph: Graph
     ) -> tuple[Float[Tensor, "nodes k"], Float[Tensor, "graphs 4 k"]]:
-        """Centred potentials of demands in float64, and on every graph ``|r|^2``, their energy, ``|psi|^2``, ``r . L^+ r``.
+        """Return centred potentials in float64, and on every graph ``|r|^2``, their energy, ``|psi|^2``, ``r . L^+ r``.
 
         ``r = psi - L phi``; in C, panel by panel while it is in the cache.
         """
@@ -113,7 +113,7 @@ class Factor:
 
 
 def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
-    """The pattern of a graph's factor, kept for the next question; None if it is beyond :data:`BEARABLE`, or memory.
+    """Find the pattern of a graph's factor, kept for the next question; None if it is beyond :data:`BEARABLE`, or memory.
 
     It takes about as long as the order of elimination, which is given up as soon as it is known to be too much work.
     """
@@ -123,7 +123,7 @@ def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
 
 
 def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
-    """The factor of the nodes that are not kept, found again for the next question; None if it would be too large."""
+    """Factorise all nodes but those in ``kept``, and store the factor; None if it would be too large."""
     in_c = native.active() is not None
 
     def make() -> Factor | None:
@@ -134,12 +134,12 @@ def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
 
 
 def that_fits() -> Limits:
-    """A factor of any work that takes up to half of the memory that there is, as a power of two."""
+    """Return limits that allow a factor of any work in up to half of the memory, rounded to a power of two."""
     return Limits(2 ** (max(memory() // 2 // BYTES, 1).bit_length() - 1), math.inf, math.inf)
 
 
 def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
-    """The factor of a graph, kept for the next question about the same graph; None if it would be too large."""
+    """Factorise a graph; the factor is kept for the next question about it; None if it would be too large."""
     pattern = look(graph, limits)
     if pattern is None:
         return None
@@ -156,7 +156,7 @@ def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
 
 
 def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges"] | None = None) -> Factor:
-    """The factor on a pattern; with ``tangent``, a direction in which conductances move, that of the factor too."""
+    """Compute the factor on a pattern; with ``tangent``, a direction in which conductances move, its derivative too."""
     moved = None if tangent is None else torch.as_tensor(tangent)
     nodes, entries = graph.num_nodes, len(pattern.row)
     if native.active() is None:
@@ -181,7 +181,7 @@ def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges
 def by_scipy(
     graph: Graph, numbers: Float[Tensor, " edges"], rank: Int[np.ndarray, " nodes"] | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of edges as a symmetric matrix in CSR, nodes in the given order, parallel edges added up."""
+    """Arrange numbers on edges as a symmetric SciPy CSR matrix, nodes in the given order, parallel edges added up."""
     tail, head = (x.numpy() if rank is None else rank[x.numpy()] for x in edges_of(graph)[:2])
     place = np.concatenate([tail, head]), np.concatenate([head, tail])
     matrix = coo_array((np.concatenate([numbers, numbers]), place), shape=(graph.num_nodes,) * 2).tocsr()

@@ -19,7 +19,7 @@ def order_and_pattern(
     most: float,
     kept: Bool[np.ndarray, " nodes"] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """An order of elimination by minimum degree, where columns of the factor begin, and their rows.
+    """Find an order of elimination by minimum degree, where columns of the factor begin, and their rows.
 
     None as soon as the sum of squared column counts is above ``most``. Nodes that are kept come last; the rows of their
     columns are those that they are joined to in the end.
@@ -64,7 +64,7 @@ def factorise(
     row: Int[np.ndarray, " entries"],
     eliminated: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Fractions and pivots of the factor, and their tangents; conductances in the columns of kept nodes."""
+    """Compute fractions and pivots of the factor, and their tangents; conductances in the columns of kept nodes."""
     nodes = len(first) - 1
     number = value if tangent is None else value + 1j * STEP * tangent
     entries, pivot = np.zeros(len(row), dtype=number.dtype), np.zeros(nodes, dtype=number.dtype)
@@ -95,7 +95,7 @@ def sweep(
     *,
     only_energy: bool,
 ) -> Float[np.ndarray, "nodes k"]:
-    """Potentials of demands x that sum to zero on every component, zero at its ground; or what nodes add to their energy."""
+    """Solve for demands x that sum to zero on every component, zero at its ground; or compute their energy node by node."""
     x, nodes = x.copy(), len(first) - 1
     columns = [slice(first[j], first[j + 1]) for j in range(nodes)]
     for j, own in enumerate(columns):
@@ -116,7 +116,7 @@ def select(
     given: np.ndarray,
     eliminated: int,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Effective resistances on the pattern, their tangents, and resistances between nodes and grounds.
+    """Compute effective resistances on the pattern, their tangents, and resistances between nodes and grounds.
 
     Those between kept nodes are given.
     """

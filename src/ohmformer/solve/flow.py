@@ -52,7 +52,7 @@ def potentials(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """``L^+ psi`` for every column of ``demands``; differentiable in demands and resistances.
+    """Compute the potentials ``L^+ psi`` of every column psi of ``demands``; differentiable in demands and resistances.
 
     A positive demand is current put in, and potentials are high there. ``residual`` is ``|psi - L phi| / |psi|`` for the
     worst demand on the worst graph, ``error`` bounds or estimates ``|phi - phi*|_L / |phi*|_L``, the relative error of the
@@ -78,7 +78,7 @@ def potentials(
 
 
 def electric_flow(graph: Any, demands: Any, **options: Any) -> FlowAnswer:
-    """The current of least energy that meets ``demands``, its potentials and energy; options as for :func:`potentials`.
+    """Compute the current of least energy that meets ``demands``; options as for :func:`potentials`.
 
     The current of an edge is positive if it runs along the edge's direction, from high potential to low.
     """

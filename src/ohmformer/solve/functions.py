@@ -38,7 +38,7 @@ def heat_kernel(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """``exp(-s L)`` applied to ``signals``, ``(nodes, k)``; without them the matrix, ``(nodes, nodes)``.
+    """Apply the heat kernel ``exp(-s L)`` to ``signals``, ``(nodes, k)``; without them the matrix, ``(nodes, nodes)``.
 
     Of a batch there is one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`. ``tol`` bounds the error of every
     signal over its norm. ``residual`` is how far a signal moves when a layer is added, on average over all signals, over its
@@ -140,7 +140,7 @@ def spectral_filter(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """``f(L)`` applied to ``signals`` for any smooth f, compiled to layers.
+    """Apply ``f(L)`` to ``signals`` for any smooth f, compiled to layers.
 
     With ``null=True`` f is compiled on ``[0, lmax]`` and acts on the null space too; with ``null=False`` on the nonzero
     spectrum only, and signals must sum to zero on each component. ``tol`` bounds the error over ``max |f|``; ``residual`` is

@@ -17,12 +17,12 @@ EPS = torch.finfo(torch.float64).eps
 
 
 def error_bound(nodes: int) -> float:
-    """The largest relative error of a resistance in a graph of so many nodes."""
+    """Bound the relative error of a resistance in a graph of so many nodes."""
     return 2 * (nodes + 2) * EPS
 
 
 def all_pairs(graph: Graph) -> Matrices:
-    """Effective resistances of all pairs of every graph, in float64, without gradient; ``inf`` between components."""
+    """Compute resistances of all pairs of every graph, in float64, without gradient; ``inf`` between components."""
     conductance = conductances(graph)
     out = Matrices(torch.empty_like(conductance.entries), conductance.sizes)
     if native.active() is not None:
@@ -35,7 +35,7 @@ def all_pairs(graph: Graph) -> Matrices:
 
 
 def conductances(graph: Graph) -> Matrices:
-    """One matrix per graph: between two nodes the conductances of their edges, added up."""
+    """Build one matrix per graph: between two nodes the conductances of their edges, added up."""
     sizes = graph.graph_sizes.cpu()
     out = Matrices(torch.zeros(int(sizes.square().sum()), dtype=torch.float64), sizes)
     (u, v), batch, within = graph.edge_index.cpu(), graph.batch.cpu(), graph.nodes.within.cpu()

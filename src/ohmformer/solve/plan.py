@@ -64,7 +64,7 @@ class Plan:
     num_graphs: int
 
     def of(self, graph: int) -> Part:
-        """The part that a graph of the batch belongs to."""
+        """Return the part that a graph of the batch belongs to."""
         number = range(self.num_graphs)[graph]
         return next(part for part in self.parts if part.which is None or bool((part.which == number).any()))
 
@@ -96,7 +96,7 @@ def plan(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Plan:
-    """How ``demands`` demands on a graph or batch would be solved for, without solving.
+    """Say how ``demands`` demands on a graph or batch would be solved for, without solving.
 
     On large graphs, for more than three demands, it takes some Lanczos steps, which the next question about the same graph
     does not take again. For fewer it names conjugate gradients wherever distances do not speak against them; an answer's own
@@ -155,7 +155,7 @@ def _numbers(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> list[Tensor |
 
 
 def fits_kernel(graph: Graph) -> Bool[np.ndarray, " graphs"]:
-    """Which graphs of a batch the C implementation of cubing takes: small ones on the CPU, in float32."""
+    """Find the graphs of a batch that the C implementation of cubing takes: small ones on the CPU, in float32."""
     if native.active() is None or graph.device.type != "cpu":
         return np.zeros(graph.num_graphs, dtype=bool)
     limits = native.KERNELS["ohm_invert"].limits
@@ -282,7 +282,7 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spe
 
 @lru_cache(maxsize=64)
 def lmin_of(layers: int, tol: float) -> float:
-    """The smallest eigenvalue of the scaled Laplacian at which chebyshev takes so many layers."""
+    """Compute the smallest eigenvalue of the scaled Laplacian at which chebyshev takes so many layers."""
     low, high = 1e-14, LARGEST
     for _ in range(20):  # to a few digits
         middle = math.sqrt(low * high)
@@ -310,7 +310,7 @@ def _elimination(graph: Graph, which: Tensor | None, demands: int, reason: str) 
 
 
 def panel_width(nodes: int) -> int:
-    """Demands that go through torch's layers together on a graph of so many nodes."""
+    """Choose how many demands go through torch's layers together on a graph of so many nodes."""
     return 2 * PANEL if nodes > BEYOND_CACHE else max(PANEL, min(8 * PANEL, CACHE // max(nodes, 1)))
 
 
@@ -337,7 +337,7 @@ def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: st
 
 
 def fallback(problem: Problem, reason: str) -> Part | None:
-    """The engine to try after one that missed its tolerance; None if there is none."""
+    """Name the engine to try after one that missed its tolerance; None if there is none."""
     asked = problem.graph, problem.part.which, problem.demands.shape[1], reason
     if problem.part.engine == "conjugate" and _has_kernels(problem.graph):
         return _elimination(*asked)
@@ -347,5 +347,5 @@ def fallback(problem: Problem, reason: str) -> Part | None:
 
 
 def engine(part: Part, *, transformer: bool) -> Any:
-    """The engine of a part; ``transformer`` asks for the construction itself, layer by layer."""
+    """Make the engine of a part; ``transformer`` asks for the construction itself, layer by layer."""
     return TRANSFORMERS[part.engine] if transformer or part.engine not in ENGINES else ENGINES[part.engine]

@@ -54,7 +54,7 @@ class OutageAnswer(Answer):
 def dc_flow(
     case: Case | PowerGrid | Path | str, injection: Any = None, *, tol: float = TOL, method: str = "direct"
 ) -> PowerAnswer:
-    """The DC power flow of a case, or of other injections than it has; differentiable in these.
+    """Compute the DC power flow of a case, or of other injections than it has; differentiable in these.
 
     Args:
         case: a MATPOWER case or its file.
@@ -106,7 +106,7 @@ def ptdf(
     tol: float = TOL,
     method: str = "direct",
 ) -> Answer:
-    """Power transfer distribution factors: the part of a transferred megawatt that every branch carries.
+    """Compute power transfer distribution factors: the part of a transferred megawatt that every branch carries.
 
     With ``transfers``, pairs of buses that power goes from and to: ``(branches, transfers)``, one solve for every transfer.
     Without: ``(branches, buses)`` for ``branches``, from every bus to the reference bus of its island, one solve for every
@@ -153,7 +153,7 @@ def lodf(
     tol: float = TOL,
     method: str = "direct",
 ) -> OutageAnswer:
-    """Line outage distribution factors: the part of a branch's flow that every other one carries more once it is out.
+    """Compute line outage distribution factors: the part of a branch's flow that each other one takes over once it is out.
 
     ``(branches, outages)``, one solve for every outage; -1 on the branch that is out. An outage that splits the grid has no
     factors: its column is NaN, ``splits`` marks it and the note names it.

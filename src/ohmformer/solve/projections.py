@@ -44,13 +44,13 @@ ROOTS = {"newton-schulz": NewtonSchulzRoot, "power-series": PowerSeriesRoot}
 
 
 def check_eps(eps: float) -> None:
-    """A ValueError unless an estimate within ``eps`` makes sense."""
+    """Raise a ValueError unless an estimate within ``eps`` makes sense."""
     if not 0 < eps < 1:
         raise ValueError(f"expected eps in (0, 1), got {eps!r}")
 
 
 def default_tolerance(eps: float | None) -> float:
-    """The residual of the linear systems of an exact answer, or of an estimate within ``eps``."""
+    """Choose the residual of the linear systems of an exact answer, or of an estimate within ``eps``."""
     if eps is None:
         return 1e-6
     check_eps(eps)
@@ -58,7 +58,7 @@ def default_tolerance(eps: float | None) -> float:
 
 
 def interval(probes: Any, items: int, failure: float = FAILURE) -> tuple[Any, Any]:
-    """Between which multiples of itself a remainder is estimated by the mean of so many squared projections.
+    """Return between which multiples of itself a remainder is estimated, by the mean of so many squared projections.
 
     That is chi squared over its degrees of freedom, within the interval for all items but for a probability of ``failure``.
     """
@@ -67,7 +67,7 @@ def interval(probes: Any, items: int, failure: float = FAILURE) -> tuple[Any, An
 
 
 def excess(eps: float, probes: Any, items: int, failure: float = FAILURE) -> Any:
-    """The a for which a value is within eps of ``local + remainder`` wherever ``a estimate <= eps local``.
+    """Find the a for which a value is within eps of ``local + remainder`` wherever ``a estimate <= eps local``.
 
     The remainder is between ``estimate / high`` and ``estimate / low``; there is a value within eps of both ends if
     ``(1 - eps) (local + estimate / low) <= (1 + eps) (local + estimate / high)``.
@@ -78,7 +78,7 @@ def excess(eps: float, probes: Any, items: int, failure: float = FAILURE) -> Any
 
 @lru_cache(maxsize=64)
 def projections(eps: float, items: int, share: float = 1.0) -> int:
-    """Projections that keep ``items`` resistances within ``1 +- eps`` if at most a ``share`` of each is projected."""
+    """Count projections that keep ``items`` resistances within ``1 +- eps`` if at most a ``share`` of each is projected."""
 
     def enough(probes: int) -> bool:
         return bool(share * excess(eps, probes, items) <= eps * (1 - share))
@@ -93,12 +93,12 @@ def projections(eps: float, items: int, share: float = 1.0) -> int:
 
 
 def projections_for(local: LocalPart, eps: float, items: int) -> int:
-    """Projections that will probably do, if the largest share that is left is :data:`SPREAD` times the mean."""
+    """Guess how many projections will do, if the largest share that is left is :data:`SPREAD` times the mean."""
     return projections(eps, items, min(SPREAD * local.share, 1.0))
 
 
 def local_part_for(graph: Graph, ends: Int[Tensor, "2 pairs"], eps: float) -> LocalPart:
-    """The local part of resistances: by walks of three steps, or where it saves more projections than it costs of five."""
+    """Compute the local part of resistances: by walks of three steps, or of five where that saves more than it costs."""
     walks = Walks(graph)
     found = walks.local_part(ends, 2)
     spared = projections_for(found, eps, ends.shape[1]) - 2 * PANEL
@@ -108,7 +108,7 @@ def local_part_for(graph: Graph, ends: Int[Tensor, "2 pairs"], eps: float) -> Lo
 
 
 def local_part_of_edges(graph: Graph, eps: float) -> LocalPart:
-    """The local part of the resistances of all edges, kept for the next question."""
+    """Compute the local part of the resistances of all edges; kept for the next question."""
     return recall(graph, ("walks", eps), lambda: local_part_for(graph, graph.edge_index, eps))
 
 
@@ -150,7 +150,7 @@ class _Noise:
 
 
 def gaussian(items: Int[np.ndarray, " items"], seed: int, first: int, columns: int) -> Float[Tensor, "items columns"]:
-    """Gaussian numbers of some items, a function of item, column and seed; first and columns are multiples of four."""
+    """Draw Gaussian numbers of some items, a function of item, column and seed; first and columns are multiples of four."""
     step = np.uint64(0x9E3779B97F4A7C15)
     key = _mixed(np.uint64(seed) + items.astype(np.uint64) * step)
     groups = np.arange(first // 4 + 1, (first + columns) // 4 + 1, dtype=np.uint64) * step
@@ -166,7 +166,7 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 
 
 def without_gradient(graph: Graph) -> Graph:
-    """The graph itself, for which much may be known, unless its resistances need a gradient."""
+    """Return the graph itself, for which much may be known, or one without gradient if its resistances need one."""
     return graph if not graph.resistance.requires_grad else replace(graph, resistance=graph.resistance.detach())
 
 
@@ -194,7 +194,7 @@ def estimated(
     seed: int,
     request: Request,
 ) -> tuple[Answer, Bool[Tensor, " items"]]:
-    """``local`` plus what projections say of the rest, and which items are not within eps for sure.
+    """Estimate ``local`` plus the rest by projections; also returns which items are not certain to be within eps.
 
     ``squares`` makes of projected potentials the sum of their squares for every item. After a first panel the number of
     projections follows from what it says of the remainders: as many as are worth more than solving for the worst items.
@@ -256,7 +256,7 @@ def resistive_embedding(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Rows whose squared distances are effective resistances (Fact 1), within a component.
+    """Compute coordinates whose squared distances are effective resistances (Fact 1), within a component.
 
     Without ``dim``, for small graphs, they are the rows of the principal root of ``L^+``, a matrix (of a batch one per
     graph, :class:`~ohmformer.graph.ragged.Matrices`): by ``"newton-schulz"``, by ``"power-series"`` (Lemma 2) or by LAPACK

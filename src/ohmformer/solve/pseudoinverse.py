@@ -33,7 +33,7 @@ class Request:
 
 
 def apply_pinv(graph: Graph, psi: Tensor, request: Request) -> Answer:
-    """``L^+ psi`` for centred columns psi, differentiable in psi and in the resistances.
+    """Compute ``L^+ psi`` for centred columns psi, differentiable in psi and in the resistances.
 
     Ctrl-C ends it with the best potentials so far; where a gradient is being recorded it is raised.
     """
@@ -45,7 +45,7 @@ def apply_pinv(graph: Graph, psi: Tensor, request: Request) -> Answer:
 
 
 def apply_in_turn(graph: Graph, panels: Iterable[Tensor], request: Request) -> Iterator[Answer]:
-    """``L^+`` of one panel of demands after the other; ``progress`` hears of the layers of all of them together.
+    """Solve for one panel of demands after the other; ``progress`` hears of the layers of all of them together.
 
     If one is stopped, those after it are left as they are: zero, with a residual of one.
     """
@@ -99,7 +99,7 @@ class _PseudoInverse(torch.autograd.Function):
 
 
 def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
-    """``L^+ psi`` without gradient: every part of the batch by its engine, the answers side by side."""
+    """Compute ``L^+ psi`` without gradient: every part of the batch by its engine, the answers side by side."""
     start = perf_counter()
     return replace(_solve(graph, psi, request), seconds=perf_counter() - start)
 

@@ -30,7 +30,7 @@ METHOD = "partial elimination"
 
 
 def kron_reduce(graph: Any, keep: Any, *, resistance: Any = None, conductance: Any = None) -> GraphAnswer:
-    """The graph on some nodes in which currents between them meet what they meet in the given one.
+    """Reduce a graph to some of its nodes (Kron reduction): currents and resistances between these stay as they were.
 
     Its Laplacian is ``L_KK - L_KU L_UU^-1 L_UK``: potentials of demands on kept nodes K, and with them effective resistances
     between these, are the same. Other nodes U are eliminated in an order that joins few of their neighbours; an edge of the

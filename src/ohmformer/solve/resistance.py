@@ -56,7 +56,7 @@ def effective_resistance(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Effective resistances: of all edges (``(edges,)``), of given pairs (``(pairs,)``) or of all pairs.
+    """Compute effective resistances: of all edges, ``(edges,)``, of given pairs, ``(pairs,)``, or of all pairs.
 
     Of all pairs the value is a matrix, or for a batch one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`.
     Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
@@ -174,7 +174,7 @@ def _edges_of_batch(graph: Graph, eps: float | None, seed: int, request: Request
 
 
 def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
-    """Whether selected inversion answers for all edges of a graph that is too large for the kernel of inverses.
+    """Tell whether selected inversion answers for all edges of a graph that is too large for dense inverses.
 
     It does where nothing else was asked for and the factor is bearable, unless the other way is faster: an estimate, or up
     to :data:`DENSE` nodes a solve for each of them.
@@ -194,7 +194,7 @@ def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
 
 
 def needs_gradient(graph: Graph) -> bool:
-    """Whether the answer is to be differentiated in the resistances."""
+    """Tell whether the answer is to be differentiated in the resistances."""
     return torch.is_grad_enabled() and graph.resistance.requires_grad
 
 
@@ -357,7 +357,7 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
 
 
 def spanning_tree_marginals(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
-    """With what probability a random spanning tree has an edge, ``R_e / r_e``, ``(edges,)``; a forest on several components.
+    """Compute the probability that a random spanning tree (or forest) has an edge, ``R_e / r_e``, ``(edges,)``.
 
     Trees are drawn with probabilities in proportion to the products of their conductances. Options and all else are as for
     :func:`effective_resistance` of all edges; where that is exact, the sum is the number of nodes less that of components.

@@ -32,7 +32,7 @@ class Rows:
         place: Int[Tensor, " nodes"] | None = None,
         without: Bool[Tensor, " nodes"] | None = None,
     ) -> Rows:
-        """A graph or batch, with other numbers than conductances if there are any; node i is row ``place[i]``.
+        """Arrange a graph or batch, with other numbers than conductances if given; node i is row ``place[i]``.
 
         ``without`` some nodes, the edges at them are left out.
         """
@@ -48,11 +48,11 @@ class Rows:
 
 
 def rows_of(graph: Graph) -> Rows:
-    """The conductances of a graph by rows, kept for the next question about the same graph."""
+    """Arrange the conductances of a graph by rows; kept for the next question about the same graph."""
     return recall(graph, "rows", lambda: Rows.of(graph))
 
 
 def edges_of(graph: Graph) -> tuple[Int[Tensor, " edges"], Int[Tensor, " edges"], Float[Tensor, " edges"]]:
-    """Tails, heads and conductances on the CPU, without gradient."""
+    """Return tails, heads and conductances on the CPU, without gradient."""
     tail, head = graph.edge_index.cpu()
     return tail.contiguous(), head.contiguous(), graph.resistance.detach().cpu().double().reciprocal()

@@ -81,25 +81,25 @@ class Scaled:
         return len(self.root)
 
     def total(self, x: Tensor) -> Tensor:
-        """Numbers that were summed over these rows, summed over all rows of the graph: itself, unless others have some."""
+        """Sum over all rows of the graph what was summed over these: ``x`` itself, unless other processes hold some."""
         return x
 
     def draw(self, seed: int) -> Float[Tensor, "nodes 1"]:
-        """A Gaussian number for every node."""
+        """Draw a Gaussian number for every node."""
         draw = torch.Generator().manual_seed(seed)
         return torch.randn(len(self.root), 1, generator=draw, dtype=torch.float64).to(self.root.device)
 
     def norms(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, " k"]:
-        """The norm of every column."""
+        """Compute the norm of every column."""
         return self.total(column_squares(x, torch.ones_like(self.root.mT))[0]).sqrt()
 
     def both_norms(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "2 k"]:
-        """``|x|`` and ``|D^-1/2 x|`` of every column, in one pass."""
+        """Compute ``|x|`` and ``|D^-1/2 x|`` of every column, in one pass."""
         root = self.root.mT
         return self.total(column_squares(x, torch.cat([torch.ones_like(root), root.square()]))).sqrt()
 
     def times(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-        """``N x``."""
+        """Compute ``N x``."""
         if native.active() is not None and x.device.type == "cpu" and x.shape[1] == 1:
             return self.residual(torch.zeros_like(x), (self.root * x).neg_(), in_c=True).mul_(self.root)
         return self.root * (self.laplacian @ (self.root * x))
@@ -107,7 +107,7 @@ class Scaled:
     def residual(
         self, psi: Float[Tensor, "nodes k"], phi: Float[Tensor, "nodes k"], *, in_c: bool = False
     ) -> Float[Tensor, "nodes k"]:
-        """``psi - L phi``, in C or by torch."""
+        """Compute ``psi - L phi``, in C or by torch."""
         left = empty_huge_pages(*psi.shape, dtype=psi.dtype, device=psi.device)
         if in_c:
             rows = self.laplacian.crow_indices(), self.laplacian.col_indices(), self.laplacian.values()
@@ -119,7 +119,7 @@ class Scaled:
         return left
 
     def step(self, gamma: float, dtype: torch.dtype) -> RowBlocks:
-        """``I - gamma N``, the matrix of one step of gradient descent."""
+        """Build ``I - gamma N``, the matrix of one step of gradient descent."""
         start, column, values = self.laplacian.crow_indices(), self.laplacian.col_indices(), self.laplacian.values()
         row = torch.repeat_interleave(torch.arange(len(self.root), dtype=column.dtype, device=column.device), start.diff())
         scale = self.root[:, 0].to(dtype)
@@ -134,7 +134,7 @@ class Scaled:
         return weight, torch.where(size > 0, size, 1.0)
 
     def project(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-        """``x`` without its part in the null space: isolated nodes, and ``D^1/2 1`` on every other component."""
+        """Remove from ``x`` its part in the null space: isolated nodes, and ``D^1/2 1`` on every other component."""
         weight, size = self._null
         if len(size) == 1:
             return torch.addmm(x, weight, weight.mT @ x / size, alpha=-1.0)
@@ -169,7 +169,7 @@ class RowBlocks:
         return iter(self.blocks)
 
     def spans(self, x: Tensor) -> Iterator[tuple[int, int]]:
-        """The first row and the one after the last of what can be multiplied with x at once: all rows."""
+        """Yield ranges of rows that can be multiplied with x at once: here all rows."""
         yield 0, self.matrix.shape[0]
 
 
@@ -222,7 +222,7 @@ class Extremes:
     """Steps that were taken."""
 
     def will_do(self, floor: float, steps: int) -> bool:
-        """Whether no more is to be learnt with this ``floor`` and so many ``steps``."""
+        """Tell whether no more is to be learnt with this ``floor`` and so many ``steps``."""
         return self.floor <= floor and (self.separated or self.floor > 0 or self.steps >= steps)
 
 
@@ -238,7 +238,7 @@ class Ends:
         self.low, self.high, self.separated, self.below = LARGEST, LARGEST, False, False
 
     def look(self, diagonal: Float[np.ndarray, " steps"], beside: Float[np.ndarray, " steps"]) -> bool:
-        """Whether enough is known, from a tridiagonal matrix and, last in ``beside``, its next entry."""
+        """Tell whether enough is known, from a tridiagonal matrix and, last in ``beside``, its next entry."""
         (lowest, left_low), (highest, left_high) = (_ritz(diagonal, beside, i) for i in (0, len(diagonal) - 1))
         last, self.low = self.low, lowest - min(left_low, lowest / 2)
         self.high, self.steps = highest + left_high, len(diagonal)
@@ -248,7 +248,7 @@ class Ends:
         return self.separated or self.below
 
     def found(self) -> Extremes:
-        """What is known, leaning outwards."""
+        """Return what is known of the spectrum: an interval that is rather too wide than too narrow."""
         low = min(max(0.95 * self.low, 1e-14), LARGEST)
         spectrum = Spectrum(low, min(max(1.01 * self.high, low), LARGEST))
         return Extremes(spectrum, self.separated, self.floor if self.below else 0.0, self.steps)
@@ -261,7 +261,7 @@ def _ritz(diagonal: Float[np.ndarray, " steps"], beside: Float[np.ndarray, " ste
 
 
 def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, floor: float = 0.0) -> Extremes:
-    """The ends of the nonzero spectrum of the scaled Laplacian by Lanczos from a seeded start, as :class:`Ends` has it."""
+    """Estimate the ends of the nonzero spectrum of the scaled Laplacian by Lanczos from a seeded start."""
     q = scaled.project(scaled.draw(seed))
     norm = float(scaled.norms(q))
     if norm == 0:
@@ -286,13 +286,13 @@ def extreme_eigenvalues(scaled: Scaled, *, steps: int = STEPS, seed: int = 0, fl
 
 
 def known_ends(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> Extremes | None:
-    """The ends of the spectrum where they are known well enough, as :func:`prepared` says."""
+    """Return the ends of the spectrum if they are known well enough (see :func:`prepared`), else None."""
     ends = remembered(graph, "ends")
     return ends if ends is not None and ends.will_do(floor, steps) else None
 
 
 def prepared(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> tuple[Scaled, Extremes]:
-    """The scaled Laplacian of a graph and the ends of its spectrum, kept for the next question about the same graph.
+    """Return the scaled Laplacian of a graph and the ends of its spectrum; kept for the next question about the same graph.
 
     With a ``floor``, an estimate that ended early as the smallest eigenvalue is below it will do; otherwise one that has
     settled, or has taken as many ``steps``.

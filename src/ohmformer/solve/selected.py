@@ -45,7 +45,7 @@ class Selected:
 
     @classmethod
     def of(cls, factor: Factor, between_kept: Float[Tensor, " entries"] | None = None) -> Selected:
-        """The resistances, and their tangent if the factor has one; those of kept nodes are given, on the whole pattern."""
+        """Compute the resistances, and their tangent if the factor has one; those between kept nodes are given."""
         pattern = factor.pattern
         given = pattern.first, pattern.row, factor.fraction, factor.d_fraction, factor.pivot, factor.d_pivot
         resistance = torch.zeros_like(factor.fraction) if between_kept is None else between_kept.clone()
@@ -65,7 +65,7 @@ def _selected(graph: Graph, factor: Factor) -> Selected:
 
 
 def edge_resistances(graph: Graph, tol: float) -> Answer:
-    """Effective resistances of all edges of graphs whose factor is bearable, differentiable in the resistances.
+    """Compute effective resistances of all edges of graphs whose factor is bearable, differentiable in the resistances.
 
     ``residual`` is the largest relative difference between some of them and what Dirichlet's and Thomson's principles allow,
     or between the two sides of Foster's theorem: the sum of ``R_e / r_e`` is the number of nodes less that of components.
@@ -74,7 +74,7 @@ def edge_resistances(graph: Graph, tol: float) -> Answer:
 
 
 def diagonal(graph: Graph, tol: float) -> Answer:
-    """The diagonal of ``L^+`` of graphs whose factor is bearable, differentiable in the resistances; checked likewise."""
+    """Compute the diagonal of ``L^+`` of graphs whose factor is bearable, differentiable in the resistances."""
     return _differentiable(graph, tol, _diagonal, _move_diagonal)
 
 
@@ -87,7 +87,7 @@ def _differentiable(graph: Graph, tol: float, ask: Ask, move: Move) -> Answer:
 
 
 def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"] | None:
-    """The diagonal of ``L^+`` of a graph or batch in float64, without gradient; None if the factor is too large."""
+    """Compute the diagonal of ``L^+`` of a graph or batch in float64, without gradient; None if the factor is too large."""
     factor = prepared(graph)
     if factor is None:
         return None
@@ -161,7 +161,7 @@ def _gap(
 def bracket(
     graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-    """Between which numbers ``psi . L^+ psi`` lies, by any potentials phi.
+    """Bound ``psi . L^+ psi`` from below and above, by any potentials phi.
 
     By Dirichlet's principle it is at least ``2 psi . phi - |phi|_L^2``, by Thomson's at most the heat of any flow that meets
     psi: that of phi and, on a spanning tree, one that meets what phi leaves. Their heat exceeds the former by the latter's.
@@ -172,7 +172,7 @@ def bracket(
 
 
 def tree_heat(graph: Graph, demands: Float[np.ndarray, "nodes k"]) -> Float[np.ndarray, " k"]:
-    """The heat of the one flow on a spanning tree, or forest, of least resistance that meets demands; by SciPy alone."""
+    """Compute the heat of the flow on a spanning forest of least resistance that meets demands; by SciPy alone."""
     start, column, conductance = by_scipy(graph, edges_of(graph)[2], None)
     nodes, component = graph.num_nodes, graph.components.numpy()
     tree = minimum_spanning_tree(csr_array((1 / conductance, column, start), shape=(nodes, nodes))).tocoo()
@@ -192,7 +192,7 @@ def tree_heat(graph: Graph, demands: Float[np.ndarray, "nodes k"]) -> Float[np.n
 
 
 def edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
-    """Where the factor has the edges."""
+    """Find the entries of the factor that belong to edges."""
     ends = np.sort(pattern.rank[graph.edge_index.cpu().numpy()].astype(np.int64), axis=0)
     first, nodes = pattern.first.numpy(), graph.num_nodes
     column = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(first))

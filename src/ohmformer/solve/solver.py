@@ -94,7 +94,7 @@ class Solver:
     # ------------------------------------------------------------------------------------------------ edits
 
     def edit(self, *, add: Iterable[Any] = (), remove: Iterable[Any] = (), reweight: Iterable[Any] = ()) -> Solver:
-        """A solver for the graph with some edges added, removed or given another resistance; this one stays as it is.
+        """Return a solver for the graph with some edges added, removed or given another resistance; this one stays as it is.
 
         If a factor is kept, exact or approximate, the new one answers by it until there are too many edits; then a new
         factor is made. Its edges are those that stay, in their order, and then those that were added.
@@ -107,15 +107,15 @@ class Solver:
         return Solver(edits.edit(self._asked, add, remove, reweight), *self._options)
 
     def add_edge(self, u: Hashable, v: Hashable, resistance: Any = 1.0) -> Solver:
-        """A solver for the graph with one more edge."""
+        """Return a solver for the graph with one more edge."""
         return self.edit(add=[(u, v, resistance)])
 
     def remove_edge(self, u: Hashable, v: Hashable) -> Solver:
-        """A solver for the graph without the edge between two nodes."""
+        """Return a solver for the graph without the edge between two nodes."""
         return self.edit(remove=[(u, v)])
 
     def reweight_edge(self, u: Hashable, v: Hashable, resistance: Any) -> Solver:
-        """A solver for the graph with another resistance between two nodes that an edge joins."""
+        """Return a solver for the graph with another resistance between two nodes that an edge joins."""
         return self.edit(reweight=[(u, v, resistance)])
 
 
@@ -128,7 +128,7 @@ def prepare(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Solver:
-    """A solver whose methods are the questions of this package, with the factor made that they will need.
+    """Prepare a solver whose methods are the questions of this package, with the factor made that they will need.
 
     >>> solver = prepare([("a", "b"), ("b", "c"), ("c", "a")])
     >>> round(float(solver.effective_resistance([("a", "b")]).value), 6)

@@ -46,7 +46,7 @@ def sparsify(
     resistance: Any = None,
     conductance: Any = None,
 ) -> GraphAnswer:
-    """A graph on the same nodes with fewer edges, whose energy is within ``1 +- eps`` of the given one's for all potentials.
+    """Find a graph on the same nodes with fewer edges, whose energy is within ``1 +- eps`` for all potentials.
 
     ``residual`` and ``error`` are the largest relative difference of energies, ``kept`` the edges that stay. Up to 400 nodes
     it is measured by LAPACK; beyond, by Lanczos' method with a random start, with what it may lack added, so that it holds

@@ -37,16 +37,17 @@ def eigenvectors(
     resistance: Any = None,
     conductance: Any = None,
 ) -> EigenAnswer:
-    """The ``k`` smallest nonzero (ascending) or largest (descending) eigenvectors, ``(nodes, k)``, and their eigenvalues.
+    """Compute the ``k`` smallest nonzero or largest eigenvectors, ``(nodes, k)``, and their eigenvalues.
 
-    Of a graph that has fewer, the other columns are zero and their eigenvalues NaN. ``residual`` is
-    ``|L v - lambda v| / lmax`` for the worst of them, ``error`` is ``|L v - lambda v| / lambda``, rounding included: within
-    so much of lambda there is an eigenvalue of L. (A vector's angle to eigenspaces nearby is at most ``|L v - lambda v|``
-    over the distance to the other eigenvalues, by Davis and Kahan.) Methods: ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on
-    L, or for the smallest on ``L^+``, each product being one solve) and ``"subspace"``, the paper's subspace iteration as a
-    Transformer (Lemma 6), through ``L^+`` for the smallest, made deeper until it is good enough. ``"auto"`` takes LAPACK up
-    to 2,000 nodes, then Lanczos; with ``trace=True``, subspace iteration. With ``laplacian="normalized"`` they are those
-    of ``N = D^-1/2 L D^-1/2``, D the diagonal of L, by LAPACK or Lanczos.
+    The smallest are ascending, the largest descending. Of a graph that has fewer, the other columns are zero and their
+    eigenvalues NaN. ``residual`` is ``|L v - lambda v| / lmax`` for the worst of them, ``error`` is ``|L v - lambda v| /
+    lambda``, rounding included: within so much of lambda there is an eigenvalue of L. (A vector's angle to eigenspaces
+    nearby is at most ``|L v - lambda v|`` over the distance to the other eigenvalues, by Davis and Kahan.) Methods:
+    ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on L, or for the smallest on ``L^+``, each product being one solve) and
+    ``"subspace"``, the paper's subspace iteration as a Transformer (Lemma 6), through ``L^+`` for the smallest, made deeper
+    until it is good enough. ``"auto"`` takes LAPACK up to 2,000 nodes, then Lanczos; with ``trace=True``, subspace
+    iteration. With ``laplacian="normalized"`` they are those of ``N = D^-1/2 L D^-1/2``, D the diagonal of L, by LAPACK or
+    Lanczos.
     """
     normalized = check_laplacian(laplacian)
     check_tolerance(tol, method, ("auto", "direct", "lanczos") if normalized else ("auto", "direct", "lanczos", "subspace"))

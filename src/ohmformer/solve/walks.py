@@ -1,4 +1,4 @@
-"""The part of effective resistances that short random walks tell, and the polynomial that leaves the rest.
+"""The part of effective resistances that short random walks determine, and the polynomial that leaves the rest.
 
 With ``A = I - N = D^-1/2 W D^-1/2`` and a polynomial h, ``h(1) = 1``, on the complement of its null space
 
@@ -60,7 +60,7 @@ class Walks:
         self.volume = np.where(volume > 0, volume, np.inf)[component]
 
     def local_part(self, ends: Int[Tensor, "2 pairs"], reach: int) -> LocalPart:
-        """The local part with h of degree ``reach``, 1 to 3; of degree 1 where the graph has too many walks."""
+        """Compute the local part with h of degree ``reach``, 1 to 3; of degree 1 where the graph has too many walks."""
         root, (x, y) = self.root, (part.copy() for part in ends.cpu().numpy())
         reach = reach if self.count @ self.count <= ROOM * len(root) else 1
         own, between = (self._powers_in_c if native.active() and reach > 1 else self._powers)(x, y, reach)
@@ -118,7 +118,7 @@ class Walks:
 
 
 def walks_of_three(graph: Graph) -> float:
-    """How many walks of three steps there are, counted with parallel edges."""
+    """Count the walks of three steps, parallel edges included."""
     tail, head = graph.edge_index
     count = torch.bincount(graph.edge_index.flatten(), minlength=graph.num_nodes).double()
     return 2 * float(count[tail] @ count[head])

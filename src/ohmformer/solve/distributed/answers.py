@@ -53,7 +53,7 @@ class AnswerFiles:
         return self.out / (panel if isinstance(panel, str) else f"panel-{panel:05d}") / f"part-{rank:05d}.safetensors"
 
     def last(self) -> int | None:
-        """The number of the last panel that all processes have finished."""
+        """Find the last panel that all processes have finished."""
         if self.out is None:
             return None
         name, group = self._part(0, self._shard.group.rank).name, self._shard.group
@@ -62,7 +62,7 @@ class AnswerFiles:
         return next((panel for panel in common if self.finished(panel) is not None), None)
 
     def finished(self, panel: int | str) -> dict[str, Any] | None:
-        """The certificate of a panel that all processes have finished, else None."""
+        """Return the certificate of a panel if all processes have finished it, else None."""
         if self.out is None:
             return None
         path, group = self._part(panel, self._shard.group.rank), self._shard.group
@@ -83,12 +83,12 @@ class AnswerFiles:
                 temporary.write_text(json.dumps(dict(certificate)))
 
     def load(self, panel: int | str) -> dict[str, Tensor]:
-        """This process's arrays of a finished panel."""
+        """Read this process's arrays of a finished panel."""
         found = load_file(self._part(panel, self._shard.group.rank))
         return {name: torch.as_tensor(x, device=self._shard.group.device) for name, x in found.items()}
 
     def remove(self, panel: int) -> None:
-        """Forget this process's arrays of a panel that a later one contains."""
+        """Remove this process's arrays of a panel that a later one contains."""
         if self.out is not None:
             self._part(panel, self._shard.group.rank).unlink(missing_ok=True)
 
@@ -108,7 +108,7 @@ def in_panels(
     out: Path | str | None,
     tell: Tell | None,
 ) -> Answer:
-    """The answers to panels of ``columns`` columns side by side; those that are in ``out`` are not asked for again."""
+    """Answer ``columns`` columns panel by panel, side by side; panels that are in ``out`` are not asked for again."""
     files = AnswerFiles(shard, out, {**question, "columns": columns, "panel": panel})
     answers: list[Answer] = []
     for i, first in enumerate(range(0, max(columns, 1), panel)):
@@ -127,27 +127,27 @@ def in_panels(
 
 
 def say(shard: Shard, tell: Tell | None, text: str) -> None:
-    """Tell somebody, once for all processes."""
+    """Call ``tell`` with a text, on one process only."""
     if tell is not None and shard.group.rank == 0:
         tell(text)
 
 
 def certificate_of(answer: Answer) -> dict[str, Any]:
-    """What an answer says of itself, as JSON."""
+    """Return the certificate of an answer in plain types, for JSON."""
     spectrum = None if answer.spectrum is None else [answer.spectrum.lmin, answer.spectrum.lmax]
     names = ("method", "layers", "residual", "bound", "error", "error_kind", "note")
     return {**{name: getattr(answer, name) for name in names}, "spectrum": spectrum}
 
 
 def answer_of(value: Tensor, certificate: Mapping[str, Any]) -> Answer:
-    """The answer that a certificate is of."""
+    """Make an answer of a value and a certificate that :func:`certificate_of` made."""
     names = [x.name for x in fields(Answer) if x.name in certificate and x.name != "spectrum"]
     spectrum = None if certificate["spectrum"] is None else Spectrum(*certificate["spectrum"])
     return Answer(value, **{name: certificate[name] for name in names}, spectrum=spectrum)
 
 
 def read_answer(out: Path | str, name: str = "value") -> Float[np.ndarray, "nodes columns"]:
-    """The numbers of all nodes, of all panels and parts of a finished answer, in one array."""
+    """Read a finished answer: the numbers of all nodes, panels and parts in one array."""
     folder = Path(out)
     if not (folder / CERTIFICATE).is_file():
         raise ValueError(f"expected a finished answer in {folder}, it has no {CERTIFICATE}")

@@ -44,7 +44,7 @@ def edge_resistances(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> EdgeAnswer:
-    """Effective resistances of all edges within ``1 +- eps``, all of them with a probability of 99 %.
+    """Estimate effective resistances of all edges within ``1 +- eps``, all of them with a probability of 99 %.
 
     Every panel of projections is added to what is in ``out``, so that the same call goes on after an interruption.
     """

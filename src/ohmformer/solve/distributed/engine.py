@@ -50,7 +50,7 @@ class ShardPlan:
 
 
 def plan_for(shard: Shard, demands: int, tol: float, panel: int | None = None) -> ShardPlan:
-    """Which method, and how many layers, for so many demands to a residual of ``tol``."""
+    """Choose method and number of layers for so many demands to a residual of ``tol``."""
     found = shard.extremes
     chebyshev = found.separated
     each = shard.manifest.nodes // shard.group.size
@@ -65,7 +65,7 @@ def plan_for(shard: Shard, demands: int, tol: float, panel: int | None = None) -
 
 
 def solve(shard: Shard, demands: Float[Tensor, "rows k"], tol: float, plan: ShardPlan) -> Answer:
-    """Potentials of one panel of demands that sum to zero on every component, with a certificate for all processes."""
+    """Solve for one panel of demands that sum to zero on every component, with a certificate for all processes."""
     if plan.method == "chebyshev":
         part = Part(None, plan.method, plan.in_c, torch.float32, demands.shape[1], "")
         rounds = Rounds(demands, tol, part, shard, plan.spectrum, Watch(None))
@@ -126,7 +126,7 @@ def _conjugate_gradients(
 
 
 def check_demands(shard: Shard, demands: Float[Tensor, "rows k"], *, center: bool = False) -> Float[Tensor, "rows k"]:
-    """Demands in float64 that sum to zero on every component, or a ValueError on all processes; or their centred form."""
+    """Return demands in float64, centred if asked for; a ValueError on all processes if they do not sum to zero."""
     k = demands.shape[1]
     psi = demands.to(shard.group.device, torch.float64)
     if not center:

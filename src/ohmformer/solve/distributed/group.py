@@ -47,14 +47,14 @@ class Group:
         self._pulse = None if self.size == 1 else Pulse(self)
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over all processes, in x's place."""
+        """Sum x over all processes, in place."""
         if self.size > 1:
             with self._watched():
                 dist.all_reduce(x)
         return x
 
     def gather(self, thing: T) -> list[T]:
-        """Some small thing of every process."""
+        """Collect some small object from every process."""
         things: list[Any] = [thing] * self.size
         if self.size > 1:
             with self._watched():
@@ -62,7 +62,7 @@ class Group:
         return things
 
     def agree(self, check: Callable[[], T]) -> T:
-        """What ``check`` returns; if it raises a ValueError or OSError anywhere, the first of them everywhere."""
+        """Return what ``check`` returns; a ValueError or OSError that it raises on any process is raised on all."""
         error, found = None, None
         try:
             found = check()
@@ -136,7 +136,7 @@ class Pulse:
                 self._store.set(f"beat {self.rank}", str(count))
 
     def lost(self) -> list[int]:
-        """Which processes have ended: those that give no sign of life. All other processes are told, and find the same."""
+        """Find the processes that have ended (no sign of life from them), and tell all others, which find the same."""
         with suppress(RuntimeError):
             dist.destroy_process_group()  # those that wait for this one stop waiting
         try:
@@ -166,7 +166,7 @@ _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
 
 def current_group() -> Group:
-    """The group of this process, made once for every process group."""
+    """Return the group of this process, made once for every process group."""
     if not (dist.is_available() and dist.is_initialized()):
         return Group()
     world = dist.group.WORLD

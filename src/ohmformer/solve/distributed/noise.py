@@ -18,7 +18,7 @@ ENTRIES = 2**22
 
 
 def entry_blocks(shard: Shard) -> Iterator[tuple[slice, slice, Int[Tensor, " entries"]]]:
-    """Blocks of rows, their entries, and the row of each of these."""
+    """Yield blocks of rows, their entries, and the row of each entry."""
     start = shard.laplacian.crow_indices().cpu().long()
     rows, first = len(start) - 1, 0
     while first < rows:
@@ -37,7 +37,7 @@ class Noise:
         self._shard, self._seed = shard, seed % 2**63
 
     def demands(self, columns: slice) -> Float[Tensor, "rows k"]:
-        """Some columns, for this process's rows."""
+        """Compute some columns, for this process's rows."""
         shard, first = self._shard, columns.start // 4 * 4
         wide = -(-(columns.stop - first) // 4) * 4
         psi = torch.zeros(len(shard.nodes), wide, dtype=torch.float64)
@@ -58,7 +58,7 @@ class Noise:
 
 
 def node_noise(shard: Shard, seed: int, columns: slice) -> Float[Tensor, "rows k"]:
-    """Gaussian numbers of this process's nodes."""
+    """Draw Gaussian numbers of this process's nodes."""
     first = columns.start // 4 * 4
     wide = -(-(columns.stop - first) // 4) * 4
     found = np.concatenate([gaussian(x, seed, first, wide) for x in np.array_split(shard.nodes.cpu().numpy(), 16)])

@@ -26,7 +26,7 @@ def entry_type(nodes: int, weighted: bool) -> np.dtype:
 def part_arrays(
     p: int, parts: int, entries: np.ndarray, owner: Int[np.ndarray, " nodes"], symmetrize: bool
 ) -> tuple[dict[str, np.ndarray], int]:
-    """The arrays of part p by their names, and at how many entries an edge is listed in both directions.
+    """Make the arrays of part p, by name; also count the entries whose edge is listed in both directions.
 
     ``nodes`` and ``halo`` are numbers of nodes, ``start``, ``column`` and ``value`` the rows of L, ``sent`` rows of which
     ``sends[q]`` go to part q, one after the other; ``receives[q]`` of the halo come from there. The first ``interior`` rows

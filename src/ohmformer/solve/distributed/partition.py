@@ -26,7 +26,7 @@ Owner = Int[np.ndarray, " nodes"]
 
 
 def by_ranges(degree: Int[np.ndarray, " nodes"], parts: int) -> Owner:
-    """Consecutive nodes, about as many of them and their edges in each part."""
+    """Give every part consecutive nodes, about as many of them and of their edges."""
     return _cut(degree + 1, parts)
 
 
@@ -38,7 +38,7 @@ def _cut(weight: np.ndarray, parts: int) -> Owner:
 
 
 def by_stream(chunks: Iterable[Chunk], degree: Int[np.ndarray, " nodes"], parts: int) -> Owner:
-    """Clusters that one pass over the edges forms, put together in the order of their numbers.
+    """Form clusters in one pass over the edges, and put them together in the order of their numbers.
 
     Every node begins as a cluster; for every edge the end in the smaller cluster moves to the other one, unless that is full
     (Hollocou, Maudet, Bonald and Lelarge's streaming clustering, with degrees known beforehand and a limit).
@@ -70,7 +70,7 @@ def _cluster(chunk: Chunk, degree: np.ndarray, cluster: np.ndarray, volume: np.n
 
 
 def by_metis(chunks: Iterable[Chunk], nodes: int, parts: int) -> Owner:
-    """Few edges between parts, by METIS; the graph is held in memory."""
+    """Partition by METIS, with few edges between parts; the graph is held in memory."""
     pymetis = require("pymetis", "shards")
     if parts == 1 or not nodes:
         return np.zeros(nodes, dtype=np.int16)
@@ -85,12 +85,12 @@ def by_metis(chunks: Iterable[Chunk], nodes: int, parts: int) -> Owner:
 
 
 def have_metis() -> bool:
-    """Whether METIS is installed."""
+    """Tell whether METIS is installed."""
     return find_spec("pymetis") is not None
 
 
 def cuts(chunks: Iterable[Chunk], owners: Sequence[Owner]) -> list[int]:
-    """How many edges have their ends in different parts, by each of some partitions."""
+    """Count the edges whose ends are in different parts, for each of some partitions."""
     found = [0] * len(owners)
     for chunk in chunks:
         for i, owner in enumerate(owners):

@@ -29,7 +29,7 @@ def potentials(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> Answer:
-    """``phi = L^+ psi``, as :func:`ohmformer.potentials`: of every process the rows of its own nodes, ``shard.nodes``.
+    """Compute ``phi = L^+ psi``, as :func:`ohmformer.potentials`; each process gets the rows of its nodes, ``shard.nodes``.
 
     Demands are those of the process's own nodes, in their order. With ``out``, every panel is written there as it is
     finished (:func:`read_answer` reads all of it), and a panel that is there is not solved for again.
@@ -68,7 +68,7 @@ def resistances(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> Answer:
-    """Effective resistances between pairs of nodes, the same on all processes; infinite between components."""
+    """Compute effective resistances between pairs of nodes, the same on all processes; infinite between components."""
     ends = torch.as_tensor(pairs, dtype=torch.long).reshape(-1, 2)
     wrong = ends[(ends < 0) | (ends >= shard.manifest.nodes)]
     if len(wrong):
@@ -100,7 +100,7 @@ def resistive_embedding(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> Answer:
-    """A row of ``dim`` numbers for every node, whose squared distances are effective resistances on average.
+    """Compute ``dim`` coordinates of every node, whose squared distances are effective resistances on average.
 
     As :func:`ohmformer.resistive_embedding`; the same for a seed however many processes there are.
     """

@@ -85,15 +85,15 @@ class Shard(Scaled):
         return len(self.nodes) + len(self.halo)
 
     def total(self, x: Tensor) -> Tensor:
-        """Numbers that were summed over these rows, summed over all rows of the graph."""
+        """Sum over all rows of the graph what was summed over these rows."""
         return self.group.sum(x)
 
     def draw(self, seed: int) -> Float[Tensor, "rows 1"]:
-        """A Gaussian number for every node, whatever part it is in."""
+        """Draw a Gaussian number for every node, the same whatever part it is in."""
         return gaussian(self.nodes.cpu().numpy(), seed, 0, 4)[:, :1].to(self.root.device)
 
     def component_sums(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "components k"]:
-        """The sums over every component of which there are nodes here, nodes elsewhere included."""
+        """Sum x over every component that has nodes here, nodes of other parts included."""
         if self.num_components == 1:
             return self.total(x.sum(0, keepdim=True)) if self.manifest.shared else x.sum(0, keepdim=True)
         sums = x.new_zeros(self.num_components, x.shape[1]).index_add_(0, self.components, x)
@@ -102,7 +102,7 @@ class Shard(Scaled):
         return sums
 
     def places(self, nodes: Int[Tensor, " some"]) -> tuple[Int[Tensor, " here"], Int[Tensor, " here"]]:
-        """The rows of those of some nodes that are here, and which of them they are."""
+        """Find which of some nodes are in this part; returns their rows here and their positions in ``nodes``."""
         nodes, rows, which = nodes.to(self.nodes.device), [], []
         for first, own in ((0, self.nodes[: self.interior]), (self.interior, self.nodes[self.interior :])):
             at = torch.searchsorted(own, nodes).clamp(max=max(len(own) - 1, 0))
@@ -118,7 +118,7 @@ class Shard(Scaled):
 
     @kept
     def largest(self) -> float:
-        """No eigenvalue of L is larger: ``deg(u) + deg(v)`` of the worst edge."""
+        """An upper bound on the eigenvalues of L: ``deg(u) + deg(v)`` of the worst edge."""
         degree = torch.cat([self.root, self.halo_root])[:, 0] ** -2.0
         start, column = self.laplacian.crow_indices(), self.laplacian.col_indices()
         most = 0.0
@@ -141,24 +141,24 @@ class Shard(Scaled):
         return self.component_sums(torch.ones_like(self.root)).clamp(min=1)
 
     def project(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "rows k"]:
-        """``x`` without its part in the null space: isolated nodes, and ``D^1/2 1`` on every other component."""
+        """Remove from ``x`` its part in the null space: isolated nodes, and ``D^1/2 1`` on every other component."""
         weight, size = self._null
         along = self.component_sums(weight * x) / size
         return torch.where(weight > 0, x - weight * along[self.components], 0.0)
 
     def center(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "rows k"]:
-        """``x`` without its mean on every component."""
+        """Subtract from ``x`` its mean on every component."""
         return x - (self.component_sums(x) / self._sizes)[self.components]
 
     # ------------------------------------------------------------------------------------------------ products
 
     def begin_exchange(self, x: Float[Tensor, "width k"] | Int[Tensor, "width k"]) -> list[Any]:
-        """Start to send the rows that others need, and to receive the halo's rows of x in their place."""
+        """Start to send the rows of x that others need, and to receive the halo's rows."""
         sends = [(q, x[rows]) for q, rows in self.sends]
         return self.group.begin(sends, [(q, x[rows]) for q, rows in self.receives])
 
     def with_halo(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "width k"]:
-        """``x`` with the rows of the halo below it."""
+        """Return ``x`` with the rows of the halo below it."""
         wide = empty_huge_pages(self.width, x.shape[1], dtype=x.dtype, device=x.device)
         wide[: len(x)] = x
         self.group.finish(self.begin_exchange(wide))
@@ -167,7 +167,7 @@ class Shard(Scaled):
     def residual(
         self, psi: Float[Tensor, "rows k"], phi: Float[Tensor, "rows k"], *, in_c: bool | None = None
     ) -> Float[Tensor, "rows k"]:
-        """``psi - L phi``; interior rows while the halo's are on their way."""
+        """Compute ``psi - L phi``, interior rows while the halo is exchanged."""
         in_c = native.active() is not None and self.group.device.type == "cpu"
         rows, k = psi.shape
         wide = empty_huge_pages(self.width, k, dtype=torch.float64, device=psi.device)
@@ -188,15 +188,15 @@ class Shard(Scaled):
         return left
 
     def times(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "rows k"]:
-        """``N x``."""
+        """Compute ``N x``."""
         return self.residual(torch.zeros_like(x), self.root * x).mul_(self.root).neg_()
 
     def times_laplacian(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "rows k"]:
-        """``L x``."""
+        """Compute ``L x``."""
         return self.residual(torch.zeros_like(x), x).neg_()
 
     def step(self, gamma: float, dtype: torch.dtype) -> HaloBlocks:
-        """``I - gamma N``, the matrix of one step of gradient descent."""
+        """Build ``I - gamma N``, the matrix of one step of gradient descent."""
         start, column, value = self.laplacian.crow_indices(), self.laplacian.col_indices(), self.laplacian.values()
         row = torch.repeat_interleave(torch.arange(len(self.root), dtype=column.dtype, device=column.device), start.diff())
         scale = torch.cat([self.root, self.halo_root])[:, 0].to(dtype)
@@ -223,7 +223,7 @@ class HaloBlocks(RowBlocks):
             yield slice(first + rows.start, first + rows.stop), partial(exchange.once_done, product)
 
     def spans(self, x: Tensor) -> Iterator[tuple[int, int]]:
-        """Interior rows, while the halo of x is exchanged, then the others."""
+        """Yield ranges of rows: interior ones while the halo of x is exchanged, then the others."""
         begun = self.shard.begin_exchange(x)
         yield 0, self.shard.interior
         self.shard.group.finish(begun)

@@ -162,7 +162,7 @@ class Counted:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """The number of nodes."""
         return len(self.degree)
 
 
@@ -334,6 +334,6 @@ def _part(p: int, parts: int, edges: EdgeStream, placed: Placed, out: Path, symm
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Compute the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

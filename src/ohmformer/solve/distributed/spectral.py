@@ -35,7 +35,7 @@ def spectral_filter(
     tell: Tell | None = None,
     name: str = "filter",
 ) -> Answer:
-    """``f(L)`` applied to signals for any smooth f, one term of its Chebyshev series on ``[0, lmax]`` a layer.
+    """Apply ``f(L)`` to signals for any smooth f, one term of its Chebyshev series on ``[0, lmax]`` a layer.
 
     As :func:`ohmformer.spectral_filter` with ``null=True``. With ``out``, ``name`` tells one f from another.
     """
@@ -89,7 +89,7 @@ def heat(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> Answer:
-    """``exp(-s L)`` applied to signals."""
+    """Apply the heat kernel ``exp(-s L)`` to signals."""
     _check_time(s)
     return spectral_filter(
         shard, lambda t: np.exp(-s * t), signals, tol=tol, panel=panel, out=out, tell=tell, name=f"heat {s}"
@@ -107,7 +107,7 @@ def heat_embedding(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> Answer:
-    """A row of ``dim`` numbers for every node, whose inner products are entries of ``exp(-s L)`` on average.
+    """Compute ``dim`` coordinates of every node, whose inner products are entries of ``exp(-s L)`` on average.
 
     They are those of ``exp(-s L / 2) Q / sqrt(dim)``, Q Gaussian; an entry is off by up to about ``sqrt(2 / dim)`` of the
     geometric mean of the two diagonal ones. The same for a seed however many processes there are.
@@ -140,7 +140,7 @@ def eigenvectors(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> EigenAnswer:
-    """The ``k`` smallest nonzero eigenvectors and their eigenvalues, as :func:`ohmformer.eigenvectors`.
+    """Compute the ``k`` smallest nonzero eigenvectors and their eigenvalues, as :func:`ohmformer.eigenvectors`.
 
     By subspace iteration (Corollary 7) with a few more columns than are asked for: polynomials of ``mu I - L``, those of
     Chebyshev that are small on the eigenvalues above the subspace, and orthogonalisation by the Gram matrix of all columns,

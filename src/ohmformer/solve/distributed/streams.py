@@ -76,7 +76,7 @@ class EdgeStream:
 
 
 def edge_arrays(tail: Any, head: Any, *, resistance: Any = None, conductance: Any = None) -> EdgeStream:
-    """Edges in memory, or in memory-mapped arrays."""
+    """Make a stream of edges in memory, or in memory-mapped arrays."""
     if resistance is not None and conductance is not None:
         raise ValueError("expected resistance= or conductance=, got both")
     kind, weight = ("resistance", resistance) if conductance is None else ("conductance", conductance)
@@ -101,7 +101,7 @@ def edge_file(
     sep: str | None = None,
     header: bool | None = None,
 ) -> EdgeStream:
-    """Edges in a .npz, .csv, .tsv, .txt or .parquet file, whose columns are named as for ``ohmformer solve``.
+    """Stream edges of a .npz, .csv, .tsv, .txt or .parquet file, whose columns are named as for ``ohmformer solve``.
 
     A .npz holds ``edge_index`` of two rows, or two arrays of nodes, and weights by their name. Weights are never guessed:
     where there is another column and nothing is said about it, ``unit`` must be.

@@ -50,7 +50,7 @@ class Part:
     """Those graphs as a batch of their own, where the plan has looked at them."""
 
     def of(self, graph: Graph) -> Graph:
-        """The graphs of this part as a batch of their own."""
+        """Return the graphs of this part as a batch of their own."""
         if self.which is None:
             return graph
         return some_graphs(graph, self.which) if self.selected is None else self.selected
@@ -73,11 +73,11 @@ class Engine(Protocol):
     """A way to solve for potentials."""
 
     def supports(self, problem: Problem) -> str | None:
-        """None if the engine can solve the problem, else one sentence that says what it expects."""
+        """Return None if the engine can solve the problem, else one sentence that says what it expects."""
         ...
 
     def run(self, problem: Problem) -> Answer:
-        """Potentials with a certificate; the residual may miss the tolerance."""
+        """Solve for potentials, with a certificate; the residual may miss the tolerance."""
         ...
 
 
@@ -100,7 +100,7 @@ class Watch:
 
 
 def residual(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-    """``psi - L phi``, by differences over the edges."""
+    """Compute ``psi - L phi``, by differences over the edges."""
     if psi.dtype == torch.float64 and graph.device.type == "cpu" and native.active() is not None:
         return measure(graph, phi, psi).uncentred
     left = psi.clone()
@@ -112,7 +112,7 @@ def residual(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "no
 def relative_residual(
     graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"], left: Float[Tensor, "nodes k"] | None = None
 ) -> float:
-    """``|psi - L phi| / |psi|`` of the worst demand on the worst graph; ``left`` is ``psi - L phi`` where it is known."""
+    """Compute ``|psi - L phi| / |psi|`` of the worst demand and graph; ``left`` is ``psi - L phi`` where it is known."""
     left = residual(graph, phi, psi) if left is None else left
     if not left.numel():
         return 0.0

@@ -31,7 +31,7 @@ class ChebyshevEngine:
         return None
 
     def run(self, problem: Problem) -> Answer:
-        """Potentials by as many layers as the spectrum, estimated by Lanczos, asks for; the residual is measured."""
+        """Run as many layers as the spectrum, estimated by Lanczos, asks for; the residual is measured."""
         graph, psi = problem.graph, problem.demands
         scaled, found = prepared(graph)
         watch = Watch(problem.progress)
@@ -53,27 +53,27 @@ class ChebyshevEngine:
 
 
 def energy_of_residual(norm: Tensor, energy: Tensor, spectrum: Spectrum) -> Tensor:
-    """At least the energy norm of ``L^+ r``, rounding included, from ``|D^-1/2 r|`` and the energy of the potentials."""
+    """Bound the energy norm of ``L^+ r`` from above, rounding included, by ``|D^-1/2 r|`` and the potentials' energy."""
     return norm / math.sqrt(spectrum.lmin) + 4 * EPS / spectrum.lmin * energy.sqrt()
 
 
 def reduction(spectrum: Spectrum) -> float:
-    """By how much one round in float32 reduces a residual: rounding leaves about ``eps kappa / 4`` of it."""
+    """Compute by how much one round in float32 reduces a residual: rounding leaves about ``eps kappa / 4`` of it."""
     return min(max(torch.finfo(torch.float32).eps * spectrum.condition / 4, 1e-7), 0.1)
 
 
 def rounds_for(gain: float, spectrum: Spectrum) -> int:
-    """Rounds that reduce a residual by ``gain``."""
+    """Count the rounds that reduce a residual by ``gain``."""
     return max(1, math.ceil(math.log(gain) / math.log(reduction(spectrum)) - 1e-9))
 
 
 def layers_of_a_round(tol: float, spectrum: Spectrum) -> int:
-    """Layers of one of the rounds that together reduce every residual by ``tol``."""
+    """Count the layers of one of the rounds that together reduce every residual by ``tol``."""
     return Chebyshev(spectrum).layers_for(tol ** (1 / rounds_for(tol, spectrum)) / spectrum.lmin)
 
 
 def layers_for(tol: float, spectrum: Spectrum) -> int:
-    """Layers that reduce every residual by ``tol``, all rounds together."""
+    """Count the layers that reduce every residual by ``tol``, all rounds together."""
     return rounds_for(tol, spectrum) * layers_of_a_round(tol, spectrum)
 
 
@@ -163,7 +163,7 @@ class Rounds:
 def chebyshev_round(
     step: RowBlocks, state: Float[Tensor, "3 nodes k"], construction: Chebyshev, layers: int, watch: Watch
 ) -> tuple[Float[Tensor, "nodes k"], int]:
-    """``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``, or fewer if stopped.
+    """Run ``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``, or fewer if stopped.
 
     ``state[0]`` is the demand; all of the state is overwritten, and the answer is a part of it. A layer is a step of
     gradient descent, and an interpolation that runs past it:

@@ -25,14 +25,14 @@ WIDTHS = LIMITS["demands"] // 2, LIMITS["demands"]
 
 
 def padded(demands: int) -> int:
-    """How many columns the layers run with for so many demands, the others zero."""
+    """Return how many columns the layers run with for so many demands; the additional ones are zero."""
     return next(width for width in WIDTHS if demands <= width)
 
 
 def one_round(
     step: RowBlocks, state: Float[Tensor, "3 nodes k"], construction: Chebyshev, layers: int, watch: Watch
 ) -> tuple[Float[Tensor, "nodes k"], int]:
-    """As :func:`.chebyshev.chebyshev_round`; the state becomes residual, sum of directions, and directions."""
+    """Run a round as :func:`.chebyshev.chebyshev_round`; the state becomes residual, sum of directions, and directions."""
     nodes, columns = state.shape[1:]
     residual, total, spare = state
     residual.mul_(construction.gamma)

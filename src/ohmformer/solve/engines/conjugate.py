@@ -40,7 +40,7 @@ class ConjugateEngine:
         return None
 
     def run(self, problem: Problem) -> Answer:
-        """Potentials with a measured residual; none if the steps were seen to be many."""
+        """Solve, and measure the residual; ends without an answer if the steps turn out to be many."""
         graph, psi, part = problem.graph, problem.demands, problem.part
         on_host = graph.device.type == "cpu" and graph.dtype == torch.float64
         host = graph if on_host else graph.to("cpu", torch.float64)

@@ -69,7 +69,7 @@ class Inverses:
     """Proved: the largest relative error of :meth:`between`."""
 
     def apply(self, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-        """``X psi``, which is ``L^+ psi`` up to a constant on each component."""
+        """Compute ``X psi``, which is ``L^+ psi`` up to a constant on each component."""
         padded = torch.cat([psi, psi.new_zeros(1, psi.shape[1])]).to(self.buffer)
         phi = torch.zeros_like(padded)
         for block in self.blocks.blocks:
@@ -77,7 +77,7 @@ class Inverses:
         return phi[:-1].to(psi.dtype)
 
     def energy_norm(self, graph: Graph, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
-        """At least ``|L^+ psi|_L``: that of ``X psi`` over one less the norm of ``1 - L X``, or by the smallest eigenvalue.
+        """Bound ``|L^+ psi|_L`` from above: ``|X psi|_L`` over ``1 - |1 - L X|``, or by the smallest eigenvalue.
 
         The norm is at most ``sqrt(n)`` times the length of the longest column.
         """
@@ -89,13 +89,13 @@ class Inverses:
         return (sum_over_graphs(graph, scaled) / self.spectrum.lmin).sqrt()
 
     def between(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
-        """``X_uu + X_vv - X_uv - X_vu``: the effective resistance of pairs of nodes of one component."""
+        """Compute ``X_uu + X_vv - X_uv - X_vu``: the effective resistance of pairs of nodes of one component."""
         at = self.blocks.index
         x = self.buffer
         return x[at(u, u)] + x[at(v, v)] - x[at(u, v)] - x[at(v, u)]
 
     def all_pairs(self, graph: Graph) -> Matrices:
-        """Effective resistances of all pairs, one matrix per graph; ``inf`` between components."""
+        """Compute effective resistances of all pairs, one matrix per graph; ``inf`` between components."""
         if self.native and not self.buffer.requires_grad:
             return cubing_native.all_pairs(graph, self.blocks, self.buffer)
         labels = torch.cat([graph.components, graph.components.new_full((1,), -1)])
@@ -113,7 +113,7 @@ class Inverses:
 
 
 def invert(graph: Graph, tol: float, *, native: bool) -> Inverses:
-    """``L^+`` of every graph, in float64, to a residual of ``tol`` for every demand; differentiable in the resistances.
+    """Compute ``L^+`` of every graph, in float64, to a residual of ``tol``; differentiable in the resistances.
 
     Kept for the next question, unless a gradient goes through it or it takes more than :data:`KEPT`.
     """

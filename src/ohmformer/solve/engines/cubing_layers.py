@@ -46,13 +46,13 @@ class ScaledBlock:
         return onto
 
     def longest_column(self, left: Float[Tensor, "graphs width width"]) -> float:
-        """The norm of the longest column of ``D^1/2 left D^-1/2``: with ``left = P - N X``, the residual of L."""
+        """Compute the norm of the longest column of ``D^1/2 left D^-1/2``: with ``left = P - N X``, the residual of L."""
         squares = (self.degree[:, None, :] @ left.square())[:, 0, :] * self.root.square()
         return math.sqrt(float(squares.max())) if squares.numel() else 0.0
 
 
 def in_float32(lmin: Any) -> Any:
-    """Whether the layers may run in float32, for one smallest eigenvalue or an array of them: rounding is ``eps kappa``."""
+    """Tell whether layers may run in float32, for one smallest eigenvalue or several: rounding is ``eps kappa``."""
     return torch.finfo(torch.float32).eps * LARGEST / lmin < 0.1
 
 
@@ -70,7 +70,7 @@ class Depth:
 
     @classmethod
     def of(cls, lmin: float, spread: float, tol: float) -> Depth:
-        """The shallowest that gives a residual of ``tol``.
+        """Find the least depth that gives a residual of ``tol``.
 
         Args:
             lmin: no eigenvalue of N but zero is smaller.

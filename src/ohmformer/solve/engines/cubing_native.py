@@ -26,7 +26,7 @@ def invert(
     root: Float[Tensor, " nodes"],
     null: Float[Tensor, " nodes"],
 ) -> tuple[Float[Tensor, " entries"], Float[Tensor, " graphs"], Int[Tensor, " graphs"]]:
-    """The buffer of ``D^-1/2 N^+ D^-1/2``, and for every graph its residual and how often it was squared.
+    """Return the buffer of ``D^-1/2 N^+ D^-1/2``, and for every graph its residual and how often it was squared.
 
     Args:
         graph: a batch within the limits of the kernel.
@@ -55,7 +55,7 @@ def invert(
 
 
 def all_pairs(graph: Graph, blocks: Blocks, buffer: Float[Tensor, " entries"]) -> Matrices:
-    """Effective resistances of all pairs, ``inf`` between components."""
+    """Compute effective resistances of all pairs, ``inf`` between components."""
     out = Matrices(buffer.new_empty(int(graph.graph_sizes.square().sum())), graph.graph_sizes)
     label = None if graph.connected else graph.components
     arrays = graph.nodes.start, label, blocks.base, blocks.stride, buffer, out.spans.start, out.entries

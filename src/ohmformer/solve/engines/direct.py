@@ -55,7 +55,7 @@ class DirectEngine:
         )
 
     def run(self, problem: Problem) -> Answer:
-        """By the factor that is kept; if that is of a graph before edits and does not suffice, by a new one."""
+        """Solve by the factor that is kept; if that is of a graph before edits and does not suffice, by a new one."""
         answer = self._solve(problem)
         if remembered(problem.graph, EDITED) and not max(answer.residual, answer.error or 0.0) <= problem.tol:
             forget(problem.graph)
@@ -101,11 +101,11 @@ class Inverse:
 
     @property
     def proved(self) -> bool:
-        """Whether an error is proved."""
+        """Whether errors are proved bounds."""
         return self.factor is not None
 
     def solve(self, psi: Float[Tensor, "nodes k"]) -> Measurement:
-        """``L^+ psi``, measured; in C all at once."""
+        """Compute ``L^+ psi`` and measure it; in C all at once."""
         graph, factor = self.graph, self.factor
         if factor is None or native.active() is None or psi.dtype != torch.float64 or graph.device.type != "cpu":
             return self.measured(self.apply(psi), psi)
@@ -114,13 +114,13 @@ class Inverse:
         return phi, Sizes(energy, worst_residual(gap, size)), of_gap.sqrt()
 
     def measured(self, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measurement:
-        """Measure potentials."""
+        """Measure residual and error of potentials."""
         now = measure(self.graph, phi, psi)
         return phi, now, self.norm(now.uncentred)
 
 
 def inverse_of(graph: Graph) -> Inverse:
-    """``L^+`` by our own factor, which is kept for the next question, or by SuperLU without kernels on large graphs."""
+    """Make ``L^+`` from our own factor, kept for the next question, or from SuperLU's on large graphs without kernels."""
     edited = remembered(graph, EDITED)
     if edited is not None and edited.changes:
         apply = lambda psi: graph.center_(edited.solve(psi).to(psi))  # noqa: E731
@@ -178,7 +178,7 @@ def _grounded(graph: Graph) -> tuple[csc_array, Tensor]:
 def eigenpairs(
     graph: Graph, k: int, which: str, pinv: Apply | None, scaled: Scaled | None = None
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "nodes k"]]:
-    """``k`` eigenpairs of one large graph by ARPACK's Lanczos, seeded: the largest of L, or with ``pinv`` of ``L^+``.
+    """Compute ``k`` eigenpairs of a large graph by ARPACK's Lanczos, seeded: the largest of L, or with ``pinv`` of ``L^+``.
 
     With ``scaled`` those of ``N = D^-1/2 L D^-1/2``; ``N^+`` is ``D^1/2 L^+ D^1/2`` between projections on the range of N.
     """

@@ -58,7 +58,7 @@ class EliminationEngine:
         return None
 
     def run(self, problem: Problem) -> Answer:
-        """Potentials with the residual that was measured; the layers of the answer are steps of conjugate gradients."""
+        """Solve, and measure the residual; the layers of the answer are steps of conjugate gradients."""
         graph, psi = problem.graph, problem.demands
         on_host = graph.device.type == "cpu" and graph.dtype == torch.float64
         host = graph if on_host else graph.to("cpu", torch.float64)
@@ -101,7 +101,7 @@ class Factored:
 
 
 def preconditioned(found: Factored, psi: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    """The approximate solution ``M^-1 psi`` by the factor alone: the first direction of conjugate gradients."""
+    """Compute the approximate solution ``M^-1 psi`` by the factor alone: the first direction of conjugate gradients."""
     state, place = _start(found, psi, psi.new_zeros(psi.shape[1])), found.factor.place.long()
     found.iterate(state, 1)
     return torch.cat([panel[place] for panel in state.p], dim=1)[:, : psi.shape[1]]
@@ -122,7 +122,7 @@ class State:
         """By what the columns of the first panel moved and what their directions kept, ``(steps, width)`` for every call."""
 
     def tridiagonal(self, column: int) -> tuple[np.ndarray, np.ndarray]:
-        """Lanczos's matrix of a column of the first panel, and what is beside it: its steps are those, in other words.
+        """Return the tridiagonal matrix of Lanczos's iteration that the steps of a column of the first panel amount to.
 
         Beside the last entry of the diagonal there is one more if the step after it is known.
         """
@@ -132,7 +132,7 @@ class State:
         return a + np.concatenate([[0.0], b * a[: len(b)]])[:steps], np.sqrt(b) * a[: len(b)]
 
     def smallest_ritz_value(self) -> float:
-        """The smallest Ritz value of ``M^-1 L`` in the first panel."""
+        """Compute the smallest Ritz value of ``M^-1 L`` in the first panel."""
         lowest = 1.0
         for column in range(self.size.shape[1] if self.coefficients else 0):
             diagonal, beside = self.tridiagonal(column)
@@ -152,12 +152,12 @@ class Trial(Protocol):
     """Whether it has ended the steps."""
 
     def look(self, state: State, column: int) -> bool:
-        """Look at the steps of this column of the first panel; True if they are to end."""
+        """Look at the steps of a column of the first panel; returns True if they are to end."""
         ...
 
 
 def factored(graph: Graph, *, in_c: bool) -> Factored:
-    """The factor of a graph, kept for the next question about the same graph."""
+    """Make the factor of a graph; kept for the next question about the same graph."""
 
     def make() -> Factored:
         factor = eliminate(graph, in_c=in_c)
@@ -187,7 +187,7 @@ def _joins(before: Graph, after: Graph) -> bool:
 
 
 def in_order(graph: Graph, factor: Factor, *, in_c: bool) -> Callable[[State, int], int]:
-    """Steps on a graph in the order of elimination."""
+    """Prepare steps on a graph in the order of elimination."""
     return steps_in_c(Rows.of(graph, place=factor.place), factor) if in_c else _by_scipy(graph, factor)
 
 
@@ -262,7 +262,7 @@ def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]
 
 
 def steps_in_c(rows: Rows, factor: Factor) -> Callable[[State, int], int]:
-    """Steps by the kernel, with the rows of the graph in the order of elimination."""
+    """Prepare steps by the kernel, with the rows of the graph in the order of elimination."""
     nodes, entries = len(rows.degree), (factor.begin, factor.neighbour, factor.share, factor.inverse)
     matrices = rows.start, rows.column, rows.value, rows.degree, *entries
 
@@ -319,7 +319,7 @@ def _by_scipy(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
 
 
 def sweeps(factor: Factor) -> Callable[[np.ndarray], np.ndarray]:
-    """The factor's pseudo-inverse of columns in the order of elimination: a sweep forwards and one backwards."""
+    """Return a function that applies the factor's pseudo-inverse to columns: a sweep forwards and one backwards."""
     n = len(factor.order)
     column = np.repeat(np.arange(n), factor.begin.diff().numpy())
     node = np.arange(n)

@@ -46,7 +46,7 @@ class Factor:
 
 
 def eliminate(graph: Graph, *, seed: int = 0, in_c: bool) -> Factor:
-    """The factor of a graph or batch, all of its components; the same one in C and by NumPy."""
+    """Make the factor of a graph or batch, all of its components; the same one in C and by NumPy."""
     if not in_c:
         return _by_numpy(graph, seed)
     tail, head, conductance = edges_of(graph)

@@ -24,7 +24,7 @@ class LemmaEngine:
         return f"expected at most {DENSE} nodes for a Transformer with method={self.name!r}, got {width}"
 
     def run(self, problem: Problem) -> Answer:
-        """As many layers as the construction's bound asks for."""
+        """Run as many layers as the construction's bound asks for."""
         graph, psi = problem.graph, problem.demands
         spectrum = graph.spectral_bounds()
         construction = self._construction(spectrum)

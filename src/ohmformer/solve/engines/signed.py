@@ -31,7 +31,7 @@ ROUNDING = 8
 
 
 class SignedEngine:
-    """A factor without pivoting, or one with, and one refinement."""
+    """Solve by a factor without pivoting, or one with, and refine once."""
 
     def supports(self, problem: Problem) -> str | None:
         """Every graph."""
