@@ -44,7 +44,7 @@ def _eigenvalues(graph: ohm.Graph) -> Tensor:
 
 
 def check_quantities(names: Sequence[str], s: float) -> None:
-    """A ValueError unless these are quantities that can be written."""
+    """Raise a ValueError unless these are quantities that can be written."""
     for name in names:
         if name not in QUANTITIES:
             raise ValueError(f"expected an exact quantity among {', '.join(QUANTITIES)}, got {name!r}")

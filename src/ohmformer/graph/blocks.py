@@ -46,12 +46,12 @@ class Block:
     """Where their nodes begin among all nodes and padding."""
 
     def of(self, buffer: Float[Tensor, " entries"]) -> Float[Tensor, "graphs width width"]:
-        """The matrices of these graphs in a buffer."""
+        """Return the matrices of these graphs in a buffer, as a view."""
         graphs, width = self.node.shape
         return buffer[self.start : self.start + graphs * width**2].view(graphs, width, width)
 
     def rows_of(self, rows: Shaped[Tensor, "rows k"]) -> Shaped[Tensor, "graphs width k"]:
-        """The rows of these graphs among all nodes and padding."""
+        """Return the rows of these graphs among all nodes and padding."""
         return rows[self.first_row : self.first_row + self.node.numel()].view(*self.node.shape, rows.shape[1])
 
 
@@ -86,13 +86,13 @@ class Blocks:
         """The place of every node among all nodes and padding."""
 
     def padded(self, x: Shaped[Tensor, " nodes"]) -> Shaped[Tensor, "rows 1"]:
-        """Numbers on the nodes, among all nodes and padding, where they are zero."""
+        """Arrange numbers on nodes among all nodes and padding, zero on padding."""
         return x.new_zeros(self.rows).index_copy_(0, self.row, x)[:, None]
 
     def index(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
-        """Where the entry of two nodes of one graph lies in the buffer."""
+        """Find where the entry of two nodes of one graph lies in the buffer."""
         return self._line.index_select(0, u) + self._slot.index_select(0, v)
 
     def diagonal(self) -> Int[Tensor, " nodes"]:
-        """Where the diagonal entry of every node lies in the buffer."""
+        """Find where the diagonal entry of every node lies in the buffer."""
         return self._line + self._slot

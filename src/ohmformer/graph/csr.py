@@ -17,5 +17,5 @@ with warnings.catch_warnings():
 
 
 def csr_tensor(start: Tensor, columns: Tensor, values: Tensor, width: int) -> Tensor:
-    """A matrix of ``width`` columns from where its rows begin, the columns of its entries and their values."""
+    """Make a matrix of ``width`` columns from where its rows begin, the columns of its entries and their values."""
     return torch.sparse_csr_tensor(start, columns, values, (len(start) - 1, width), check_invariants=False)

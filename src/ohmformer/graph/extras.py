@@ -82,7 +82,7 @@ def check_modules(modules: tuple[str, ...], extra: str) -> None:
 
 
 def markdown_table() -> str:
-    """The table of extras for the documentation."""
+    """Write the table of extras for the documentation."""
     lines = ["| extra | for | brings |", "|---|---|---|"]
     for name, extra in EXTRAS.items():
         uses = ", ".join([*(f"`ohmformer {command}`" for command in extra.commands), *extra.features])

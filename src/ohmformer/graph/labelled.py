@@ -46,11 +46,11 @@ class LabelledGraph:
             raise ValueError(f"expected a node of the graph, got {label!r}; the first are {first}") from None
 
     def name(self, number: int) -> str:
-        """What messages call a node: ``node 3``, or by its label."""
+        """Return what messages call a node: ``node 3``, or its label."""
         return f"node {number if self.labels is None else self.labels[number]!r}"
 
     def nodes(self, chosen: Any) -> Int[Tensor, " chosen"]:
-        """Nodes by number, from a tensor or array of numbers, a mask, or a list of labels."""
+        """Read nodes by number, from a tensor or array of numbers, a mask, or a list of labels."""
         if not isinstance(chosen, (Tensor, np.ndarray)):
             if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
                 raise ValueError(f"expected a list of nodes, got {chosen!r}")

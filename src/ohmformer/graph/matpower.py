@@ -55,7 +55,7 @@ class Case:
         return f"row {row + 1} of mpc.{table}{line}"
 
     def column(self, table: str, name: str) -> Float[np.ndarray, " rows"]:
-        """A column of a table, by MATPOWER's name for it."""
+        """Return a column of a table, by MATPOWER's name for it."""
         return getattr(self, table)[:, COLUMNS[table].index(name)]
 
 
@@ -67,7 +67,7 @@ def read_case(path: Path) -> Case:
 
 
 def parse_case(text: str, name: str) -> Case:
-    """The case of a file's text; errors call the file ``name``."""
+    """Parse the text of a case file; errors call the file ``name``."""
     tables: dict[str, np.ndarray] = {}
     places: dict[str, list[int]] = {}
     numbers: dict[str, float] = {}

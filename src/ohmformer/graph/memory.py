@@ -63,7 +63,7 @@ def recall(
     weighted: bool = True,
     fits: Callable[[T], bool] | None = None,
 ) -> T:
-    """What is kept of a graph under the name ``what``, or ``make()``, which is kept from now on.
+    """Return what is kept of a graph under the name ``what``; if there is nothing, call ``make()`` and keep its result.
 
     Threads that ask at the same time wait for the one that makes it. It must not refer to the graph, which would then never
     be dropped.
@@ -93,7 +93,7 @@ def recall(
 
 
 def remembered(graph: Graph, what: Hashable) -> Any:
-    """What :func:`recall` would find, or None."""
+    """Return what :func:`recall` would find, or None."""
     known = _known.get(graph)
     if known is None:
         return None
@@ -103,18 +103,18 @@ def remembered(graph: Graph, what: Hashable) -> Any:
 
 
 def derived(graph: Graph, what: Hashable, make: Callable[[], Graph]) -> Graph:
-    """A graph that is made from another, the same object the next time, unless a gradient goes through it."""
+    """Make a graph from another; the same object is returned the next time, unless a gradient goes through it."""
     differentiable = torch.is_grad_enabled() and graph.resistance.requires_grad
     return make() if differentiable else recall(graph, what, make)
 
 
 def some_graphs(graph: Graph, which: Tensor) -> Graph:
-    """A batch of some graphs of a batch, kept."""
+    """Select some graphs of a batch; the selection is kept."""
     return derived(graph, ("some", which.cpu().numpy().tobytes()), lambda: graph.select(which))
 
 
 def seen_before(graph: Graph) -> Graph:
-    """A large graph of the same edges and resistances among the last few in other forms, if there is one; else this one."""
+    """Return an equal graph (edges and resistances) among the last few large ones, if there is one, else this graph."""
     if graph.resistance.requires_grad or graph.num_nodes < LARGE or graph.width < LARGE:
         return graph
     with _lock:
@@ -142,7 +142,7 @@ def forget(graph: Graph | None = None) -> None:
 
 
 def bytes_kept(graph: Graph) -> int:
-    """The size of what is kept of a graph: of its arrays."""
+    """Count the bytes of the arrays that are kept of a graph."""
     known = _known.get(graph)
     return 0 if known is None else known.bytes
 

@@ -36,7 +36,7 @@ class PowerGrid(NamedGraph):
 
     @classmethod
     def of(cls, case: Case | Path | str) -> PowerGrid:
-        """The grid of a case, or of its file."""
+        """Make the grid of a case, or of its file."""
         case = case if isinstance(case, Case) else read_case(Path(case))
         number = case.column("bus", "BUS_I")
         bus = np.nonzero(case.column("bus", "BUS_TYPE") != ISOLATED)[0]
@@ -61,7 +61,7 @@ class PowerGrid(NamedGraph):
         return cls(graph, labels, notes, case=case, bus=bus, branch=branch, shift=shift, reference=reference)
 
     def injection(self) -> Float[np.ndarray, " nodes"]:
-        """Megawatts that every bus puts in: its generators less its load and its shunt conductance, and by DC lines.
+        """Compute the megawatts that every bus puts in: generators and DC lines less load and shunt conductance.
 
         A DC line takes ``PF`` out at its first bus and puts in ``PF - (LOSS0 + LOSS1 PF)`` at its second, as in MATPOWER.
         """
@@ -77,13 +77,13 @@ class PowerGrid(NamedGraph):
         return total[self.bus]
 
     def dc_lines(self) -> Int[np.ndarray, " lines"]:
-        """The rows of DC lines that are in service between buses that are."""
+        """Find the rows of DC lines that are in service between buses that are."""
         number, case = self.case.column("bus", "BUS_I")[self.bus], self.case
         ends = [np.isin(case.column("dcline", end), number) for end in ("F_BUS", "T_BUS")]
         return np.nonzero((case.column("dcline", "BR_STATUS") > 0) & ends[0] & ends[1])[0]
 
     def nodes_of(self, buses: Any) -> Int[np.ndarray, " chosen"]:
-        """Nodes by the numbers of their buses, or a ValueError that names one that is not in service."""
+        """Look up nodes by the numbers of their buses; a ValueError names one that is not in service."""
         number = self.case.column("bus", "BUS_I")[self.bus]
         asked = np.asarray(buses, dtype=np.float64).ravel()
         missing = asked[~np.isin(asked, number)]
@@ -92,7 +92,7 @@ class PowerGrid(NamedGraph):
         return rows_of(number, asked)
 
     def edges_of_rows(self, rows: Any, *, running: bool = False) -> Int[np.ndarray, " chosen"]:
-        """Edges by the rows of their branches, counted from 0, all of them for None; -1 where one is out of service.
+        """Look up edges by the rows of their branches, from 0, all of them for None; -1 where one is out of service.
 
         With ``running`` such a branch is a ValueError.
         """
@@ -109,11 +109,11 @@ class PowerGrid(NamedGraph):
         return found
 
     def branch_name(self, edge: int) -> str:
-        """An edge as messages call it."""
+        """Return what messages call an edge."""
         return describe_branch(self.case, int(self.branch[edge]))
 
     def bridges(self) -> Int[np.ndarray, " bridges"]:
-        """Edges without which their island falls apart: those of a spanning tree that no cycle with another edge covers."""
+        """Find the edges without which their island falls apart: those of a spanning tree that no other edge bypasses."""
         nodes = self.graph.num_nodes
         ends = np.sort(self.graph.edge_index.numpy(), axis=0)
         key, first, count = np.unique(ends[0] * nodes + ends[1], return_index=True, return_counts=True)
@@ -144,13 +144,13 @@ class PowerGrid(NamedGraph):
 
 
 def rows_of(number: Float[np.ndarray, " buses"], asked: Float[np.ndarray, " asked"]) -> Int[np.ndarray, " asked"]:
-    """Where the numbers of buses stand, all of which are there."""
+    """Find the rows of bus numbers, all of which are there."""
     order = np.argsort(number)
     return order[np.searchsorted(number[order], asked)]
 
 
 def describe_branch(case: Case, row: int) -> str:
-    """A branch as messages call it."""
+    """Return what messages call a branch."""
     ends = (case.column("branch", end)[row] for end in ("F_BUS", "T_BUS"))
     return "branch {} (row {} of mpc.branch)".format("-".join(f"{n:.0f}" for n in ends), row + 1)
 

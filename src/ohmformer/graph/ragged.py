@@ -39,7 +39,7 @@ class Spans:
 
     @classmethod
     def of(cls, counts: Int[Tensor, " graphs"]) -> Spans:
-        """Spans of so many items for each graph."""
+        """Make spans of so many items for each graph."""
         return cls(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
 
     def __len__(self) -> int:
@@ -73,16 +73,16 @@ class Spans:
         return torch.arange(self.total, device=self.start.device) - self.first[self.owner]
 
     def rows(self, which: Int[Tensor, " chosen"]) -> Int[Tensor, " rows"]:
-        """The rows of the chosen graphs' items, one graph after the other."""
+        """Find the rows of the chosen graphs' items, one graph after the other."""
         chosen = self.select(which)
         return chosen.within + self.start[which][chosen.owner]
 
     def select(self, which: Int[Tensor, " chosen"]) -> Spans:
-        """The spans of the chosen graphs' items once they lie side by side, in the order of ``which``."""
+        """Make the spans of the chosen graphs' items once they lie side by side, in the order of ``which``."""
         return Spans.of(self.counts[which])
 
     def split(self, x: Shaped[Tensor, "items ..."]) -> tuple[Shaped[Tensor, "count ..."], ...]:
-        """What belongs to each graph."""
+        """Split a flat list into what belongs to each graph."""
         return x.split(self.counts.tolist())
 
 
@@ -116,7 +116,7 @@ class Matrices:
         return self.entries[first : first + n * n].view(n, n)
 
     def split(self) -> list[Float[Tensor, "nodes nodes"]]:
-        """The matrices one by one, as views."""
+        """Split into the matrices one by one, as views."""
         return [x.view(n, n) for x, n in zip(self.spans.split(self.entries), self.sizes.tolist(), strict=True)]
 
     @kept
@@ -130,28 +130,28 @@ class Matrices:
         return Spans.of(self.sizes[self.nodes.owner])
 
     def at(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
-        """The entries of pairs of nodes of one graph, by their numbers in the batch."""
+        """Look up the entries of pairs of nodes of one graph, by their numbers in the batch."""
         return self.entries[self.rows.first[u] + self.nodes.within[v]]
 
     def diagonal(self) -> Float[Tensor, " nodes"]:
-        """The diagonals, one after the other."""
+        """Return the diagonals, one after the other."""
         return self.entries[self.rows.first + self.nodes.within]
 
     def sums(self) -> Float[Tensor, " graphs"]:
-        """The sum of the entries of each matrix."""
+        """Sum the entries of each matrix."""
         return self.entries.new_zeros(len(self)).index_add(0, self.spans.owner, self.entries)
 
     def to(self, dtype: torch.dtype) -> Matrices:
-        """The same with entries of another type."""
+        """Convert the entries to another type."""
         return Matrices(self.entries.to(dtype), self.sizes)
 
     @property
     def padded_bytes(self) -> int:
-        """What :meth:`padded` will take: graphs times the square of the largest size times the size of a number."""
+        """The bytes that :meth:`padded` will take: graphs times the square of the largest size times those of a number."""
         return len(self) * (int(self.sizes.max()) if len(self) else 0) ** 2 * self.entries.itemsize
 
     def padded(self, *, most_bytes: int = 2**30) -> Float[Tensor, "graphs width width"]:
-        """All matrices in one tensor, zeros beyond a graph; refused if it takes more than ``most_bytes``."""
+        """Arrange all matrices in one tensor, zeros beyond a graph; refused if it takes more than ``most_bytes``."""
         if self.padded_bytes > most_bytes:
             limit, padded, ragged = (x / 2**30 for x in (most_bytes, self.padded_bytes, self.entries.nbytes))
             raise ValueError(
@@ -165,7 +165,7 @@ class Matrices:
 
     @classmethod
     def join(cls, parts: Sequence[tuple[Int[Tensor, " chosen"], Matrices]], graphs: int) -> Matrices:
-        """The matrices of parts of a batch, each with the numbers of its graphs, in the order of the batch."""
+        """Join the matrices of parts of a batch, each with the numbers of its graphs, in the order of the batch."""
         which, found = zip(*parts, strict=True)
         sizes = torch.cat([m.sizes for m in found]).new_zeros(graphs)
         for chosen, m in parts:
@@ -177,6 +177,6 @@ class Matrices:
 
     @classmethod
     def unpad(cls, padded: Float[Tensor, "graphs width width"], sizes: Int[Tensor, " graphs"]) -> Matrices:
-        """The matrices in the upper left corners of padded ones."""
+        """Take the matrices out of the upper left corners of padded ones."""
         real = torch.arange(padded.shape[-1], device=padded.device) < sizes[:, None]
         return cls(padded[real[:, :, None] & real[:, None, :]], sizes)

@@ -36,7 +36,7 @@ class Raster(LabelledGraph):
 
     @classmethod
     def of(cls, resistance: Any, neighbours: int = 4) -> Raster:
-        """A raster of resistances, NaN where there is no cell; differentiable if they are a tensor.
+        """Make a raster of resistances, NaN where there is no cell; differentiable if they are a tensor.
 
         Two cells side by side are joined by the mean of their resistances, and with ``neighbours=8`` diagonal ones by the
         square root of two times as much, as their centres are that much farther apart.
@@ -68,7 +68,7 @@ class Raster(LabelledGraph):
         return cls(Graph(torch.cat(ends, dim=1), torch.cat(weights), batch), cells=cells)
 
     def number(self, label: Hashable) -> int:
-        """The node of a cell ``(row, column)``, or a node's own number, or a ValueError."""
+        """Look up the node of a cell ``(row, column)``, or return a node's own number, or raise a ValueError."""
         if not isinstance(label, Sequence) or len(label) != 2:
             return super().number(label)
         rows, columns = self.cells.shape
@@ -80,12 +80,12 @@ class Raster(LabelledGraph):
         return int(self.cells[row, column])
 
     def name(self, number: int) -> str:
-        """What messages call a node: ``cell (3, 4)``."""
+        """Return what messages call a node: ``cell (3, 4)``."""
         row, column = (self.cells == number).nonzero()[0].tolist()
         return f"cell ({row}, {column})"
 
     def nodes(self, chosen: Any) -> Int[Tensor, " chosen"]:
-        """Nodes of cells by a mask of rows and columns, or as for any graph."""
+        """Read nodes from a mask of rows and columns, or as for any graph."""
         if not isinstance(chosen, (Tensor, np.ndarray)) or tuple(chosen.shape) != tuple(self.cells.shape):
             return super().nodes(chosen)
         mask = torch.as_tensor(chosen).to(self.cells.device)
@@ -96,6 +96,6 @@ class Raster(LabelledGraph):
         return self.cells[mask]
 
     def image(self, values: Tensor) -> Tensor:
-        """Numbers of nodes, ``(nodes, ...)``, in their places, ``(rows, columns, ...)``; NaN where there is no cell."""
+        """Lay numbers of nodes, ``(nodes, ...)``, out as ``(rows, columns, ...)``; NaN where there is no cell."""
         image = values.new_full((*self.cells.shape, *values.shape[1:]), torch.nan)
         return image.index_put((self.cells >= 0).nonzero(as_tuple=True), values)

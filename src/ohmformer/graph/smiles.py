@@ -21,7 +21,7 @@ BARE = re.compile(r"\[(C|N|O)(?:H2?)?\]")
 
 
 def canonical(smiles: str) -> str:
-    """Convert to RDKit's canonical SMILES without stereo marks; a ValueError names a molecule that is none."""
+    """Convert to RDKit's canonical SMILES without stereo marks; a ValueError names text that is no molecule."""
     return canonical_molecule(smiles)[0]
 
 

@@ -50,7 +50,7 @@ def decode(data: bytes, name: str) -> str:
 
 
 def guess_separator(lines: Iterable[str]) -> str | None:
-    """The separator of text without a suffix: what every line has equally often, or white space."""
+    """Guess the separator of text without a suffix: what every line has equally often, or white space."""
     sample = _sample(lines)
     for other in ("\t", ";", ","):
         if sample and len(counts := {line.count(other) for line in sample}) == 1 and 0 not in counts:
@@ -59,7 +59,7 @@ def guess_separator(lines: Iterable[str]) -> str | None:
 
 
 def find_separator(lines: Iterable[str], name: str, delimiter: str | None) -> str | None:
-    """The separator that the suffix says, or another that all first lines have, if not all of them have the suffix's.
+    """Find the separator: the suffix's, or another that all first lines have, if not all of them have the suffix's.
 
     A ValueError where they have both, as ``a;b;1,5`` in a .csv file.
     """

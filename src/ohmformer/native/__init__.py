@@ -1,4 +1,4 @@
-"""Kernels in C, built with the package and used without being asked for; torch answers everything they do not.
+"""Kernels in C, built with the package and used by default; torch computes everything they do not support.
 
 >>> from ohmformer import native
 >>> with native.used("off"):  # torch alone, in this thread

@@ -86,7 +86,7 @@ class Library:
 
 
 def active() -> Library | None:
-    """The library in use, or None where torch answers everything.
+    """Return the library in use, or None where torch computes everything.
 
     It is the innermost :func:`used`, or what ``OHMFORMER_NATIVE`` says, or the best one there is.
     """
@@ -128,13 +128,13 @@ def call(name: str, *values: Any) -> None:
 
 
 def available() -> tuple[str, ...]:
-    """The instruction sets that were built and that this processor supports, slowest first."""
+    """List the instruction sets that were built and that this processor supports, slowest first."""
     found = _processor()
     return tuple(name for name, bit in INSTRUCTION_SETS.items() if found & bit and _path(name).is_file())
 
 
 def describe() -> str:
-    """One line on which kernels are in use, and which others could be."""
+    """Say in one line which kernels are in use, and which others could be."""
     names = available()
     if not names:
         return f"native kernels: none, torch answers everything ({NO_LIBRARY})"
@@ -145,7 +145,7 @@ def describe() -> str:
 
 
 def enable() -> None:
-    """Do nothing: kernels are used without being asked for. Deprecated, to be removed in 0.3."""
+    """Do nothing, as kernels are used by default. Deprecated, to be removed in 0.3."""
     message = "native.enable() does nothing any more: kernels are used by default, OHMFORMER_NATIVE=off turns them off"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
 

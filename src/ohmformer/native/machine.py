@@ -13,12 +13,12 @@ PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "networkx", "lightning
 
 
 def cache() -> Path:
-    """The folder of what is kept: ``$OHMFORMER_CACHE``, or ``~/.cache/ohmformer``."""
+    """Return the folder of cached files: ``$OHMFORMER_CACHE``, or ``~/.cache/ohmformer``."""
     return Path(os.environ.get("OHMFORMER_CACHE", Path.home() / ".cache" / "ohmformer"))
 
 
 def processor() -> str:
-    """The processor's name, as Linux tells it, or what Python knows."""
+    """Return the processor's name, as Linux tells it, or what Python knows."""
     return _told("model name") or platform.processor() or platform.machine()
 
 
@@ -30,7 +30,7 @@ def _told(name: str) -> str:
 
 
 def memory() -> int:
-    """Bytes that this process may take: the machine's, or what is left of its limits; zero if that is not known."""
+    """Count the bytes that this process may take: the machine's, or what is left of its limits; zero if not known."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     group, mapped = Path("/sys/fs/cgroup/memory.max"), Path("/proc/self/statm")
     if group.exists() and (most := group.read_text().strip()).isdigit():
@@ -45,12 +45,12 @@ def memory() -> int:
 
 
 def today() -> str:
-    """The date, in UTC."""
+    """Return the date, in UTC."""
     return str(datetime.datetime.now(tz=datetime.UTC).date())
 
 
 def commit() -> str:
-    """The commit of the checkout that this file lies in, ``with changes`` if it has some; the version if it lies in none."""
+    """Return the commit of the checkout that this file lies in, ``with changes`` if it has some, or the version."""
     file = Path(__file__)
 
     def git(*words: str) -> str:
@@ -66,13 +66,13 @@ def commit() -> str:
 
 
 def one_line() -> str:
-    """Commit, date, processor, cores and versions, for a table to say where its numbers come from."""
+    """Write commit, date, processor, cores and versions in one line, for a table to say where its numbers come from."""
     python = f"Python {platform.python_version()}, torch {version('torch')}"
     return f"{commit()}, {today()}, {processor()}, {os.cpu_count()} cores, {python}"
 
 
 def facts() -> dict[str, str]:
-    """The same at length: system, memory, and the versions of the packages that do the work."""
+    """List the same at length: system, memory, and the versions of the packages that do the work."""
     found = {
         "processor": processor(),
         "cores": str(os.cpu_count()),

@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Normalization:
-    """Which norms are set to one after every layer. Zero stays zero."""
+    """Which norms are set to one after every layer; what is zero stays zero."""
 
     incidence: Literal["none", "frobenius"] = "none"
     """``B <- B / |B|_F``."""

@@ -24,7 +24,7 @@ def print_table(table: Mapping[str, np.ndarray], uncertain: Mapping[str, np.ndar
 
 
 def digits(values: np.ndarray, uncertain: np.ndarray) -> np.ndarray:
-    """How many digits of numbers are certain: a true value that has no more than these is what is printed.
+    """Count the digits of numbers that are certain: a true value that has no more than these is what is printed.
 
     Of a number that may be zero there are none.
 
@@ -47,12 +47,12 @@ def _texts(values: np.ndarray, uncertain: np.ndarray | None) -> list[Any]:
 
 
 def as_json(told: Mapping[str, Any]) -> str:
-    """An object as JSON; numbers that JSON does not have are texts: ``"inf"``, ``"-inf"`` and ``"nan"``."""
+    """Write an object as JSON; numbers that JSON does not have are texts: ``"inf"``, ``"-inf"`` and ``"nan"``."""
     return json.dumps(_plain(told), ensure_ascii=False, allow_nan=False, indent=1)
 
 
 def rows_of(table: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """The rows of a table, each with the names of its columns."""
+    """List the rows of a table, each with the names of its columns."""
     return [dict(zip(table, row, strict=True)) for row in zip(*(x.tolist() for x in table.values()), strict=True)]
 
 

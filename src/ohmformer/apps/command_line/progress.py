@@ -38,20 +38,20 @@ def progress(
 
 @contextmanager
 def show_progress(unit: str, predicted: float | None = None) -> Iterator[Callable[[int, float], None]]:
-    """As :func:`progress`, for a solve, which tells how many units are done and the residual."""
+    """Show a bar as :func:`progress` does, for a solve, which tells how many units are done and the residual."""
     with progress(unit, predicted=predicted) as show:
         yield lambda done, residual: show(done, None, f"{unit}, residual {residual:.1e}")
 
 
 def on_terminal() -> bool:
-    """Whether a bar would be seen."""
+    """Tell whether a bar would be seen."""
     from rich.console import Console
 
     return Console(stderr=True).is_terminal
 
 
 def time_left(predicted: float | None, elapsed: float) -> float | None:
-    """Seconds that are left of those predicted; None if there is no prediction, or it has been exceeded."""
+    """Return the seconds that are left of those predicted; None if there is no prediction, or it has been exceeded."""
     if predicted is None or not math.isfinite(predicted) or elapsed > predicted:
         return None
     return predicted - elapsed

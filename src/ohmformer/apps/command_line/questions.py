@@ -137,7 +137,7 @@ class Solved:
     """By column, how far off its numbers are at an error of one: 0 if they were given, other columns by their own size."""
 
     def uncertain(self, table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """How far off the numbers of every column may be, by the answer's error, or by its residual where it has none."""
+        """Bound how far off the numbers of every column are, by the answer's error, or by its residual where it has none."""
         import numpy as np
 
         known = self.answer.residual if self.answer.error is None else self.answer.error
@@ -212,7 +212,7 @@ def advise(text: str, ask: Question, nodes: int) -> str:
 
 
 def predict(graph: Graph, ask: Question) -> float | None:
-    """Seconds that a question will probably take, by the plan; None if nobody would see them or they are not known."""
+    """Predict how many seconds a question takes, by the plan; None if nobody would see them or they are not known."""
     from ohmformer.solve.plan import plan
 
     if "--explain" not in USES[ask.task] or graph.num_nodes < 1000 or not on_terminal():
@@ -355,19 +355,19 @@ ASK: dict[Task, Callable[[Any, Question], Solved]] = {
 
 
 def certain(ask: Question) -> dict[str, Any]:
-    """The options that every question takes."""
+    """Return the options that every question takes."""
     given = {"tol": ask.tol, "tol_of": ask.tol_of}
     return {"method": ask.method} | {name: value for name, value in given.items() if value is not None}
 
 
 def labels_of(named: NamedGraph) -> np.ndarray:
-    """The names of all nodes."""
+    """Return the names of all nodes."""
     import numpy as np
 
     return np.array(named.labels, dtype=str)
 
 
 def edges_of(named: NamedGraph) -> dict[str, np.ndarray]:
-    """The names of the ends of all edges, as columns."""
+    """Return the names of the ends of all edges, as columns."""
     labels, (u, v) = labels_of(named), named.graph.edge_index.numpy()
     return {"u": labels[u], "v": labels[v]}
