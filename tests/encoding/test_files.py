@@ -1,5 +1,6 @@
 """Saving, transforms, and the commands: nothing half-written, nothing lost, nothing twice."""
 
+import gzip
 import json
 import math
 import os
@@ -471,7 +472,11 @@ def test_encode_reads_edge_lists_and_pyg_folders(tmp_path):
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "a.csv").write_text("source,target\n0,1\n1,2\n")
     (tmp_path / "lists" / "b.csv").write_text("source,target\nnothing\n")
-    assert bulk.encode_file(tmp_path / "lists", tmp_path / "a.parquet", "heat") == (2, 1)
+    (tmp_path / "lists" / "c.csv.gz").write_bytes(gzip.compress("\ufeffsource,target\r\n0,1\r\n".encode()))
+    assert bulk.encode_file(tmp_path / "lists", tmp_path / "a.parquet", "heat") == (3, 1)
+    assert bulk.encode_file(tmp_path / "lists" / "c.csv.gz", tmp_path / "c.parquet", "heat") == (1, 0)
+    (tmp_path / "m.csv.gz").write_bytes(gzip.compress("\ufeffsmiles\r\nCCO\r\n".encode()))
+    assert bulk.encode_file(tmp_path / "m.csv.gz", tmp_path / "m.parquet", "heat") == (1, 0)
     folder = tmp_path / "set" / "processed"
     folder.mkdir(parents=True)
     graphs = list(molecules(6))

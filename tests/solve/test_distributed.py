@@ -1,5 +1,6 @@
 """One graph over several processes: shards, answers as on one process, and what happens when something is missing."""
 
+import gzip
 import json
 import os
 import pickle
@@ -213,15 +214,17 @@ def write_edges(path: Path, example: Example) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
     else:
         pytest.importorskip("pyarrow")
-        sep = {".csv": ",", ".tsv": "\t", ".txt": " "}[path.suffix]
+        packed = path.suffix == ".gz"
+        sep = {".csv": ",", ".tsv": "\t", ".txt": " "}[path.with_suffix("").suffix if packed else path.suffix]
         lines = [
             sep.join(columns),
             *(sep.join(map(repr, row)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)),
         ]
-        path.write_text("# made by a test\n" + "\n".join(lines) + "\n")
+        text = ("# made by a test\n" + "\n".join(lines) + "\n").encode()
+        path.write_bytes(gzip.compress(text) if packed else text)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".tsv", ".txt"])
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".tsv", ".txt", ".csv.gz", ".txt.gz"])
 def test_files_are_read_in_chunks_as_arrays_are(tmp_path, suffix, monkeypatch):
     from ohmformer.solve.distributed import streams
 
@@ -240,6 +243,34 @@ def test_files_are_read_in_chunks_as_arrays_are(tmp_path, suffix, monkeypatch):
     arrays = distributed.edge_arrays(example.tail, example.head, conductance=example.conductance)
     made = [distributed.shard(x, tmp_path / name, 2, nodes=300).graph for name, x in (("a", stream), ("b", arrays))]
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".txt.gz"])
+def test_sharding_tells_how_many_edges_are_read_of_how_many(tmp_path, suffix, monkeypatch):
+    from ohmformer.solve.distributed import streams
+
+    monkeypatch.setattr(streams, "CHUNK", 100)
+    example = EXAMPLES["random"]
+    write_edges(tmp_path / f"edges{suffix}", example)
+    told: dict[str, list[tuple[int, int | None]]] = {}
+    stream = distributed.edge_file(tmp_path / f"edges{suffix}", conductance="g")
+    distributed.shard(
+        stream, tmp_path / "shards", 3, nodes=300, partition="stream",
+        progress=lambda what, done, of: told.setdefault(what, []).append((done, of)),
+    )  # fmt: skip
+    counting, *others = told
+    assert counting == "counting edges"
+    about = {of for _, of in told[counting]}
+    assert about == {None} if suffix.endswith(".gz") else all(0.7 < of / len(example.tail) < 1.4 for of in about if of)
+    assert told[counting][-1][0] == len(example.tail)
+    for what in others:
+        assert told[what][-1] == ((3, 3) if what == "making parts" else (len(example.tail), len(example.tail)))
+
+
+def test_a_packed_archive_of_arrays_is_refused_with_what_may_be_packed(tmp_path):
+    (tmp_path / "edges.npz.gz").write_bytes(gzip.compress(b"PK"))
+    with pytest.raises(ValueError, match=r"\.csv, .*packed by gzip or not.*edges\.npz\.gz"):
+        distributed.edge_file(tmp_path / "edges.npz.gz")
 
 
 def test_an_edge_index_is_read_out_of_an_archive_compressed_or_not(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from torch import Tensor
 from ohmformer.encoding import transforms
 from ohmformer.encoding.pyg import Batch, Data
 from ohmformer.encoding.quantities import check_quantities, exact_quantities
+from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS, read_graph, whole_file
 from ohmformer.graph.text_table import find_separator
@@ -88,7 +89,7 @@ def read_graphs(source: Path, reading: Reading | None = None) -> Iterator[Entry]
     weighted = reading.resistance or reading.conductance
     if source.is_dir():
         processed = sorted((source / "processed").glob("*.pt"))
-        files = sorted(p for p in source.iterdir() if p.suffix.lower() in DELIMITERS)
+        files = sorted(p for p in source.iterdir() if suffix_of(p.name) in DELIMITERS)
         if not processed and not files:
             raise ValueError(f"expected processed/*.pt or edge lists in {source}, there is neither")
         if processed and weighted:
@@ -105,9 +106,9 @@ def read_graphs(source: Path, reading: Reading | None = None) -> Iterator[Entry]
 
 def _is_edge_list(path: Path, column: str | None) -> bool:
     """Say whether a file is an edge list by its suffix, and no column of SMILES is named or stands in its first line."""
-    if path.suffix.lower() not in DELIMITERS or column is not None:
+    if suffix_of(path.name) not in DELIMITERS or column is not None:
         return False
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with open_text(path, errors="replace") as file:
         head = file.readline().lower().replace(",", " ").split()
     return "smiles" not in head
 
@@ -147,9 +148,9 @@ def _from_edge_lists(files: list[Path], reading: Reading) -> Iterator[Entry]:
 
 def _check_two_columns(path: Path) -> None:
     """Raise a ValueError if an edge list has columns that nothing was said about: they may be weights."""
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+    with open_text(path, errors="replace") as file:
         lines = [line for line in itertools.islice(file, 100) if not line.lstrip().startswith("#")]
-    delimiter = find_separator(lines, path.name, DELIMITERS[path.suffix.lower()])
+    delimiter = find_separator(lines, path.name, DELIMITERS[suffix_of(path.name)])
     rows = csv.reader(lines, delimiter=delimiter) if delimiter else (line.split() for line in lines)
     first = next((row for row in rows if row), [])
     if len(first) > 2:
@@ -169,7 +170,7 @@ def _from_pyg(folder: Path) -> Iterator[Entry]:
             stored, slices = torch.load(path, weights_only=True)[:2]
         stored = stored if isinstance(stored, dict) else stored.to_dict()
         edges, starts, weights = stored["edge_index"], slices["edge_index"], stored.get("edge_weight")
-    except Exception as error:
+    except Exception as error:  # of what kind depends on how far torch comes with a file that is something else
         raise ValueError(f"expected the graphs of a PyG dataset in {path}: {str(error).splitlines()[0]}") from error
     for row, (low, high) in enumerate(itertools.pairwise(starts.tolist())):
         index = edges[:, low:high]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import sys
 import zlib
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 
 STDIN = "-"
@@ -34,9 +36,19 @@ class Contents:
     def of(cls, name: str, data: bytes) -> Contents:
         """Unpack bytes, and find out how to read them, by the name's suffix or, if it has none, by their beginning."""
         data = _unpacked(data, name)
-        suffix = Path(name.lower().removesuffix(".gz")).suffix
         found = (kind for mark, kind in MARKS if mark.match(data))
-        return cls(name, suffix or next(found, ""), data)
+        return cls(name, suffix_of(name) or next(found, ""), data)
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix that says how to read a file, in lower case: ``.csv`` of ``edges.csv.gz``."""
+    return Path(name.lower().removesuffix(".gz")).suffix
+
+
+def open_text(path: Path, errors: str = "strict") -> TextIOWrapper:
+    """Open a text file line by line, packed by gzip or not, with or without a byte order mark."""
+    file = gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
+    return TextIOWrapper(file, encoding="utf-8-sig", errors=errors, newline="")
 
 
 def read_contents(path: Path, what: str = "a file") -> Contents:

@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.extras import require
 
 STEREO = str.maketrans("", "", "@/\\")
@@ -63,13 +63,11 @@ def read_smiles(path: Path, column: str = "smiles") -> Iterator[str]:
 
     if not path.is_file():
         raise ValueError(f"expected a file of SMILES, {path} is none")
-    suffixes = [s.lower() for s in path.suffixes]
-    packed = suffixes[-1:] == [".gz"]
-    kind = (suffixes[:-1] if packed else suffixes)[-1:]
+    kind = suffix_of(path.name)
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as file:
-            if kind in ([".csv"], [".tsv"]):
-                rows = csv.DictReader(file, delimiter="," if kind == [".csv"] else "\t")
+        with open_text(path) as file:
+            if kind in (".csv", ".tsv"):
+                rows = csv.DictReader(file, delimiter="," if kind == ".csv" else "\t")
                 names = {name.lower(): name for name in rows.fieldnames or [] if name}
                 if column.lower() not in names:
                     raise ValueError(f"expected a column {column!r} in {path.name}, it has {', '.join(names) or 'none'}")

@@ -80,7 +80,8 @@ def potentials(
 def electric_flow(graph: Any, demands: Any, **options: Any) -> FlowAnswer:
     """Compute the current of least energy that meets ``demands``; options as for :func:`potentials`.
 
-    The current of an edge is positive if it runs along the edge's direction, from high potential to low.
+    The current of an edge is positive if it runs along the edge's direction, from high potential to low. The answer has
+    ``potential`` and ``energy`` too.
     """
     defaults = {"tol": TOL, "tol_of": "residual", "method": "auto", "center": False, "trace": False, "progress": None}
     defaults |= {"resistance": None, "conductance": None}

@@ -36,7 +36,9 @@ GRACE = 20.0
 
 
 def shard(
-    edges: Annotated[Path, typer.Argument(help="Edges: .npz, .parquet, .csv, .tsv or .txt, as large as they like.")],
+    edges: Annotated[
+        Path, typer.Argument(help="Edges: .npz, .parquet, .csv, .tsv or .txt, the last three packed by gzip or not.")
+    ],
     parts: Annotated[int, typer.Option(help="How many parts: one for each process that will solve.")],
     out: Annotated[Path, typer.Option(help="Folder to write: a file for each part, and manifest.json.")],
     partition: Annotated[str, typer.Option(help="metis, stream, ranges, or auto.")] = "auto",
@@ -63,7 +65,7 @@ def shard(
         )  # fmt: skip
         made = run(
             stream, out, parts, partition=partition, nodes=nodes, symmetrize=symmetrize,
-            progress=lambda words, done: show(done, None, words),
+            progress=lambda words, done, of: show(done, of, words),
         )  # fmt: skip
     if made.both and not symmetrize:
         words = "pair stands" if made.both == 1 else "pairs stand"

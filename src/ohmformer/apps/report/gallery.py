@@ -8,17 +8,38 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
-from ohmformer import constructions, exact
+from ohmformer import exact
 from ohmformer.apps.report.charts import Curve, draw_curves
 from ohmformer.apps.report.weights import MUTED, NEGATIVE, POSITIVE, layer_tables
-from ohmformer.constructions import Construction, Orthogonalization, SubspaceIteration
+from ohmformer.constructions import (
+    Chebyshev,
+    ChebyshevCubing,
+    Construction,
+    CubedHeat,
+    GradientDescent,
+    GramSchmidt,
+    Laplacian,
+    NewtonSchulz,
+    NewtonSchulzRoot,
+    Orthogonalization,
+    ParallelGramSchmidt,
+    PowerSeriesRoot,
+    SeededHeat,
+    Shifted,
+    SpectralFilter,
+    Squaring,
+    SubspaceIteration,
+    TaylorHeat,
+    ThroughPinv,
+)
 from ohmformer.constructions.base import Runnable
 from ohmformer.graph import Graph
 from ohmformer.graph.families import family
@@ -129,40 +150,44 @@ DEEP = (*range(0, 20, 2), *range(20, 101, 8))
 MIDDLE = (*range(0, 12), *range(12, 61, 6))
 STEEP = tuple(range(1, 11))
 SHORT = tuple(range(0, 7))
+STEPS = range(0, 25, 2)
 ELECTRIC, ROOT, HEAT = "electric flow, L⁺ψ", "square root, √L⁺", "heat kernel, exp(−sL)"
 VECTORS, COLUMNS = "eigenvectors", "orthonormal columns"
-SHOWN = (
-    ("gradient-descent", "Gradient descent", ELECTRIC, "GradientDescent(spectrum)", DEEP),
-    ("squaring", "Squaring", ELECTRIC, "Squaring(spectrum)", STEEP),
-    ("chebyshev", "Chebyshev", ELECTRIC, "Chebyshev(spectrum)", MIDDLE),
-    ("chebyshev-cubing", "Chebyshev cubing", ELECTRIC, "ChebyshevCubing(spectrum)", STEEP[:7]),
-    ("power-series-root", "Power series of the root", ROOT, "PowerSeriesRoot(spectrum)", DEEP),
-    ("newton-schulz-root", "Newton-Schulz root", ROOT, "NewtonSchulzRoot(spectrum)", STEEP),
-    ("taylor-heat", "Power series of the heat kernel", HEAT, "TaylorHeat(spectrum, 0.5)", MIDDLE),
-    ("cubed-heat", "Cubed heat", HEAT, "CubedHeat(spectrum, 0.5)", STEEP),
-    ("seeded-heat", "Cubing from a seed", HEAT, "SeededHeat(spectrum, 0.5)", STEEP),
-    ("spectral-filter", "Any filter", "any f(L)", "SpectralFilter(spectrum, np.log)", MIDDLE),
-    ("top-eigenvectors", "Top eigenvectors", VECTORS, "Laplacian(spectrum), GramSchmidt(2)", range(0, 37, 3)),
-    ("bottom-eigenvectors", "Bottom eigenvectors", VECTORS, "Shifted(spectrum), GramSchmidt(3)", range(0, 61, 5)),
-    ("through-pinv", "Bottom eigenvectors through L⁺", VECTORS, "ThroughPinv(spectrum), NewtonSchulz(2)", range(0, 25, 2)),
-    ("gram-schmidt", "Gram-Schmidt", COLUMNS, "GramSchmidt(4)", SHORT),
-    ("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", COLUMNS, "ParallelGramSchmidt(4)", SHORT),
-    ("newton-schulz", "Newton-Schulz", COLUMNS, "NewtonSchulz(4)", tuple(range(0, 13))),
+SHOWN: tuple[tuple[str, str, str, list[tuple[Any, ...]], Sequence[int]], ...] = (
+    ("gradient-descent", "Gradient descent", ELECTRIC, [(GradientDescent, "spectrum")], DEEP),
+    ("squaring", "Squaring", ELECTRIC, [(Squaring, "spectrum")], STEEP),
+    ("chebyshev", "Chebyshev", ELECTRIC, [(Chebyshev, "spectrum")], MIDDLE),
+    ("chebyshev-cubing", "Chebyshev cubing", ELECTRIC, [(ChebyshevCubing, "spectrum")], STEEP[:7]),
+    ("power-series-root", "Power series of the root", ROOT, [(PowerSeriesRoot, "spectrum")], DEEP),
+    ("newton-schulz-root", "Newton-Schulz root", ROOT, [(NewtonSchulzRoot, "spectrum")], STEEP),
+    ("taylor-heat", "Power series of the heat kernel", HEAT, [(TaylorHeat, "spectrum", 0.5)], MIDDLE),
+    ("cubed-heat", "Cubed heat", HEAT, [(CubedHeat, "spectrum", 0.5)], STEEP),
+    ("seeded-heat", "Cubing from a seed", HEAT, [(SeededHeat, "spectrum", 0.5)], STEEP),
+    ("spectral-filter", "Any filter", "any f(L)", [(SpectralFilter, "spectrum", "np.log")], MIDDLE),
+    ("top-eigenvectors", "Top eigenvectors", VECTORS, [(Laplacian, "spectrum"), (GramSchmidt, 2)], range(0, 37, 3)),
+    ("bottom-eigenvectors", "Bottom eigenvectors", VECTORS, [(Shifted, "spectrum"), (GramSchmidt, 3)], range(0, 61, 5)),
+    ("through-pinv", "Bottom eigenvectors through L⁺", VECTORS, [(ThroughPinv, "spectrum"), (NewtonSchulz, 2)], STEPS),
+    ("gram-schmidt", "Gram-Schmidt", COLUMNS, [(GramSchmidt, 4)], SHORT),
+    ("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", COLUMNS, [(ParallelGramSchmidt, 4)], SHORT),
+    ("newton-schulz", "Newton-Schulz", COLUMNS, [(NewtonSchulz, 4)], tuple(range(0, 13))),
 )  # fmt: skip
-"""Slug, title, task, code and depths; for eigenvectors the code of both parts of the iteration, and depths in steps."""
+"""Slug, title, task, class and arguments, and depths; for eigenvectors both parts of the iteration, and depths in steps."""
 
 
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
-    """Build all exhibits, by the code that they show."""
-    names = {**vars(constructions), "np": np, "spectrum": exact.spectrum(gallery_graph())}
+    """Build all exhibits, and the code that builds them."""
+    values = {"spectrum": exact.spectrum(gallery_graph()), "np.log": np.log}
     shown = []
-    for slug, title, task, code, depths in SHOWN:
-        code = f"SubspaceIteration({code})" if task == VECTORS else code
-        built = eval(code, names)
-        shown.append(
-            Exhibit(slug, title, task, built, code, tuple(map(built.layers, depths) if task == VECTORS else depths))
-        )
+    for slug, title, task, calls, depths in SHOWN:
+        code = ", ".join(f"{kind.__name__}({', '.join(map(str, arguments))})" for kind, *arguments in calls)
+        parts = [kind(*(values.get(x, x) for x in arguments)) for kind, *arguments in calls]
+        if task == VECTORS:
+            built, code = SubspaceIteration(*parts), f"SubspaceIteration({code})"
+            depths = [built.layers(steps) for steps in depths]
+        else:
+            (built,) = parts
+        shown.append(Exhibit(slug, title, task, built, code, tuple(depths)))
     return tuple(shown)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,13 +23,13 @@ from scipy.sparse.csgraph import connected_components
 from ohmformer.graph.files import whole_file
 from ohmformer.solve.distributed import partition as rules
 from ohmformer.solve.distributed.part_file import entry_type, part_arrays
-from ohmformer.solve.distributed.streams import EdgeStream
+from ohmformer.solve.distributed.streams import Chunk, EdgeStream
 
 FORMAT = "ohmformer shards 1"
 MANIFEST = "manifest.json"
 PARTS = 2**15 - 1
 
-Progress = Callable[[str, int], None]
+Progress = Callable[[str, int, int | None], None]
 """Called with what is done and the edges or parts that are done."""
 
 
@@ -121,16 +121,16 @@ def shard(
         raise ValueError(f"expected a new or empty folder for shards, {out} holds other files")
     with whole_file(work / "asked.json") as temporary:
         temporary.write_text(json.dumps(asked))
-    tell = progress or (lambda what, done: None)
+    tell = progress or (lambda what, done, of: None)
     counted = _counted(edges, nodes, work, tell)
     placed = _placed(edges, counted, parts, partition, work, tell)
-    _hand_out(edges, placed, parts, work, tell)
+    _hand_out(edges, counted.listed, placed, parts, work, tell)
     files, both = [], 0
     for p in range(parts):
         found, twice = _part(p, parts, edges, placed, out, symmetrize)
         files.append(found)
         both += twice
-        tell("making parts", p + 1)
+        tell("making parts", p + 1, parts)
     manifest = Manifest(
         placed.graph, counted.nodes, counted.edges, counted.loops, both // 2, placed.components, placed.shared, placed.rule,
         placed.cut, files,
@@ -165,6 +165,20 @@ class Counted:
         """The number of nodes."""
         return len(self.degree)
 
+    @property
+    def listed(self) -> int:
+        """How many edges the list has, loops included."""
+        return self.edges + self.loops
+
+
+def _told(edges: EdgeStream, what: str, of: int | None, tell: Progress) -> Iterator[Chunk]:
+    """The chunks of a list of edges; ``tell`` hears how many edges have been read."""
+    done = 0
+    for chunk in edges:
+        yield chunk
+        done += len(chunk.tail)
+        tell(what, done, of)
+
 
 def _counted(edges: EdgeStream, nodes: int | None, work: Path, tell: Progress) -> Counted:
     path = work / "counted.npz"
@@ -177,7 +191,7 @@ def _counted(edges: EdgeStream, nodes: int | None, work: Path, tell: Progress) -
         [hashlib.sha256() for _ in range(3)],
     )
     count = loops = 0
-    for chunk in edges:
+    for chunk in _told(edges, "counting edges", edges.about, tell):
         most = max((int(x.max()) for x in (chunk.tail, chunk.head) if len(x)), default=-1) + 1
         if nodes is not None and most > nodes:
             raise ValueError(f"expected nodes 0 to {nodes - 1} in {edges.name}, got {most - 1}")
@@ -192,7 +206,6 @@ def _counted(edges: EdgeStream, nodes: int | None, work: Path, tell: Progress) -
         count, loops = count + len(ends[0]), loops + int((~real).sum())
         for digest, x in zip(digests, (chunk.tail, chunk.head, chunk.conductance), strict=True):
             digest.update(b"" if x is None else x.data)
-        tell("counting", count)
     last = nodes if nodes is not None else int(degree.nonzero()[0].max(initial=-1)) + 1
     root = _find(parent, np.arange(len(parent)))[:last]
     found = Counted(count, loops, " ".join(x.hexdigest() for x in digests), degree[:last], root)
@@ -248,8 +261,7 @@ def _placed(edges: EdgeStream, counted: Counted, parts: int, rule: str, work: Pa
             return Placed(
                 str(kept["graph"]), str(kept["rule"]), int(kept["cut"]), kept["owner"], kept["component"], *numbers
             )
-    tell("partitioning", 0)
-    owner, rule, crossing = _partition(edges, counted, parts, rule)
+    owner, rule, crossing = _partition(edges, counted, parts, rule, tell)
     first, last = np.full(counted.nodes, parts, dtype=np.int16), np.full(counted.nodes, -1, dtype=np.int16)
     np.minimum.at(first, counted.root, owner)
     np.maximum.at(last, counted.root, owner)
@@ -265,18 +277,18 @@ def _placed(edges: EdgeStream, counted: Counted, parts: int, rule: str, work: Pa
     return found
 
 
-def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str) -> tuple[np.ndarray, str, int]:
+def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str, tell: Progress) -> tuple[np.ndarray, str, int]:
     """The part of every node, by which rule, and how many edges it cuts."""
     if rule == "auto" and counted.edges <= rules.METIS_EDGES and parts > 1 and rules.have_metis():
         rule = "metis"
     made = {
         "ranges": lambda: rules.by_ranges(counted.degree, parts),
-        "stream": lambda: rules.by_stream(edges, counted.degree, parts),
-        "metis": lambda: rules.by_metis(edges, counted.nodes, parts),
+        "stream": lambda: rules.by_stream(_told(edges, "forming clusters", counted.listed, tell), counted.degree, parts),
+        "metis": lambda: rules.by_metis(_told(edges, "reading edges for METIS", counted.listed, tell), counted.nodes, parts),
     }
     names = ("ranges", "stream") if rule == "auto" and parts > 1 else ("ranges",) if rule == "auto" else (rule,)
     found = [(made[name](), name) for name in names]
-    cuts = rules.cuts(edges, [owner for owner, _ in found])
+    cuts = rules.cuts(_told(edges, "counting edges between parts", counted.listed, tell), [owner for owner, _ in found])
     best = min(range(len(found)), key=lambda i: cuts[i])
     return *found[best], cuts[best]
 
@@ -284,7 +296,7 @@ def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str) -> tu
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _hand_out(edges: EdgeStream, placed: Placed, parts: int, work: Path, tell: Progress) -> None:
+def _hand_out(edges: EdgeStream, listed: int, placed: Placed, parts: int, work: Path, tell: Progress) -> None:
     """Append both entries of every edge to the files of the parts that have the rows; after every chunk note how far."""
     note, kind = work / "handed_out.json", entry_type(len(placed.owner), edges.kind is not None)
     done = json.loads(note.read_text()) if note.is_file() else {"chunks": 0, "bytes": [0] * parts}
@@ -292,7 +304,7 @@ def _hand_out(edges: EdgeStream, placed: Placed, parts: int, work: Path, tell: P
     for path, size in zip(paths, done["bytes"], strict=True):
         with path.open("ab") as file:
             file.truncate(size)  # what was written after the last note
-    for i, chunk in enumerate(edges):
+    for i, chunk in enumerate(_told(edges, "handing out edges", listed, tell)):
         if i < done["chunks"]:
             continue
         real = chunk.tail != chunk.head
@@ -308,7 +320,6 @@ def _hand_out(edges: EdgeStream, placed: Placed, parts: int, work: Path, tell: P
                     entries[order[ends[p] : ends[p + 1]]].tofile(file)
         with whole_file(note) as temporary:
             temporary.write_text(json.dumps({"chunks": i + 1, "bytes": [path.stat().st_size for path in paths]}))
-        tell("handing out edges", i + 1)
 
 
 def _handed(work: Path, p: int) -> Path:

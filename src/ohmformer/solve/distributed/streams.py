@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.edge_list import find_columns
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS
@@ -48,6 +49,8 @@ class EdgeStream:
     """Bytes of the file, or number of edges: a cheap test of whether it is still the same."""
     kind: str | None = None
     """``"resistance"`` or ``"conductance"`` if there are weights."""
+    about: int | None = None
+    """About how many edges there are, where that is known before they are read."""
 
     def __iter__(self) -> Iterator[Chunk]:
         for tail, head, weight in self.read():
@@ -87,7 +90,7 @@ def edge_arrays(tail: Any, head: Any, *, resistance: Any = None, conductance: An
             some = slice(first, first + CHUNK)
             yield u[some], v[some], None if w is None else w[some]
 
-    return EdgeStream("the edges", read, len(tail), None if weight is None else kind)
+    return EdgeStream("the edges", read, len(tail), None if weight is None else kind, len(tail))
 
 
 def edge_file(
@@ -103,8 +106,8 @@ def edge_file(
 ) -> EdgeStream:
     """Stream edges of a .npz, .csv, .tsv, .txt or .parquet file, whose columns are named as for ``ohmformer solve``.
 
-    A .npz holds ``edge_index`` of two rows, or two arrays of nodes, and weights by their name. Weights are never guessed:
-    where there is another column and nothing is said about it, ``unit`` must be.
+    Text may be packed by gzip (.csv.gz). A .npz holds ``edge_index`` of two rows, or two arrays of nodes, and weights by
+    their name. Weights are never guessed: where there is another column and nothing is said about it, ``unit`` must be.
     """
     if sum((resistance is not None, conductance is not None, unit)) > 1:
         raise ValueError("expected only one of --resistance, --conductance and --unit, got more")
@@ -113,16 +116,18 @@ def edge_file(
     if not path.is_file():
         raise ValueError(f"expected a file of edges, {path} is none")
     kind = "resistance" if resistance is not None else "conductance" if conductance is not None else None
-    weight, suffix = resistance if conductance is None else conductance, path.suffix.lower()
-    if suffix == ".npz":
-        read = _npz(path, source, target, weight, unit)
-    elif suffix == ".parquet":
-        read = _parquet(path, source, target, weight, unit)
+    weight, suffix = resistance if conductance is None else conductance, suffix_of(path.name)
+    packed = path.suffix.lower() == ".gz"
+    if suffix == ".npz" and not packed:
+        read, about = _npz(path, source, target, weight, unit)
+    elif suffix == ".parquet" and not packed:
+        read, about = _parquet(path, source, target, weight, unit)
     elif suffix in DELIMITERS:
-        read = _text(path, source, target, weight, unit, sep, header)
+        read, about = _text(path, source, target, weight, unit, sep, header)
     else:
-        raise ValueError(f"expected a file of type .npz, .parquet, {', '.join(DELIMITERS)}, got {path.name}")
-    return EdgeStream(path.name, read, path.stat().st_size, kind)
+        text = ", ".join(DELIMITERS)
+        raise ValueError(f"expected a file of type .npz, .parquet, or {text} (packed by gzip or not), got {path.name}")
+    return EdgeStream(path.name, read, path.stat().st_size, kind, about)
 
 
 def _columns(
@@ -149,7 +154,7 @@ def _check_unread(names: list[str], read: list[str], name: str, weight: str | No
 
 def _npz(
     path: Path, source: str | None, target: str | None, weight: str | None, unit: bool
-) -> Callable[[], Iterator[Columns]]:
+) -> tuple[Callable[[], Iterator[Columns]], int | None]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [x.removesuffix(".npy") for x in archive.namelist()]
@@ -177,7 +182,7 @@ def _npz(
         for tail, head, *weights in zip(*(_member(path, *place) for place in given), strict=True):
             yield tail, head, weights[0] if weights else None
 
-    return read
+    return read, _shape(path, *given[0])[-1]
 
 
 def _shape(path: Path, name: str, row: int) -> tuple[int, ...]:
@@ -215,11 +220,12 @@ def _member(path: Path, name: str, row: int) -> Iterator[np.ndarray]:
 
 def _parquet(
     path: Path, source: str | None, target: str | None, weight: str | None, unit: bool
-) -> Callable[[], Iterator[Columns]]:
-    parquet = require("pyarrow.parquet", "large")
+) -> tuple[Callable[[], Iterator[Columns]], int | None]:
+    arrow, parquet = require("pyarrow", "large"), require("pyarrow.parquet", "large")
     try:
-        names = list(parquet.read_schema(path).names)
-    except Exception as error:
+        found = parquet.read_metadata(path)
+        names = list(found.schema.to_arrow_schema().names)
+    except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"expected a Parquet file, {path.name} is none: {str(error).splitlines()[0]}") from error
     picked = _columns(names, path.name, source, target, weight, unit)
 
@@ -228,15 +234,15 @@ def _parquet(
             for batch in file.iter_batches(CHUNK, columns=[x for x in picked if x is not None]):
                 yield _numbers(batch, picked, path.name)
 
-    return read
+    return read, found.num_rows
 
 
 def _text(
     path: Path, source: str | None, target: str | None, weight: str | None, unit: bool, sep: str | None, header: bool | None
-) -> Callable[[], Iterator[Columns]]:
+) -> tuple[Callable[[], Iterator[Columns]], int | None]:
     require("pyarrow.csv", "large")
-    delimiter = DELIMITERS[path.suffix.lower()] if sep is None else separator(sep)
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    delimiter = DELIMITERS[suffix_of(path.name)] if sep is None else separator(sep)
+    with open_text(path, errors="replace") as file:
         lines = list(itertools.islice(file, SAMPLE))
     if sep is None:
         delimiter = find_separator(lines, path.name, delimiter)
@@ -266,7 +272,8 @@ def _text(
                 f"expected whole numbers as nodes and numbers as weights in {path.name}: {str(error).splitlines()[0]}"
             ) from None
 
-    return read
+    packed, sampled = path.suffix.lower() == ".gz", sum(len(line.encode()) for line in lines)
+    return read, None if packed else path.stat().st_size * len(lines) // sampled
 
 
 def _numbers(batch: Any, picked: list[str | None], name: str) -> Columns:
