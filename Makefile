@@ -37,7 +37,7 @@ test-devices: $(STAMP)
 
 # the same tests with torch alone, with every instruction set that this processor has, and with the kernels that clang makes;
 # without what computes nothing by a kernel: the page in a browser, and the texts of the documentation's site
-NATIVE_TESTS := tests --ignore tests/apps/explorer/test_browser.py --ignore tests/docs/test_site.py
+NATIVE_TESTS := tests --ignore-glob "tests/apps/*/test_browser*.py" --ignore tests/docs/test_site.py
 test-native: $(STAMP)
 	for name in off $$($(BIN)/python -c "from ohmformer import native; print(*native.available())"); do \
 	  echo "OHMFORMER_NATIVE=$$name"; \

@@ -23,6 +23,11 @@ class Outcome:
     stderr: str
     error: BaseException | None = None
 
+    @property
+    def output(self) -> str:
+        """Everything that was printed."""
+        return self.stdout + self.stderr
+
 
 def run(*arguments: Any, stdin: bytes = b"") -> Outcome:
     """Run ``ohmformer`` with some arguments."""

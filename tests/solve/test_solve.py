@@ -5,7 +5,6 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -279,109 +278,6 @@ def test_embedding_distances_are_resistances(device):
     ratio = torch.cdist(projected, projected).square() / (exact.effective_resistance(g) + torch.eye(12).to(g.resistance))
     off = ~torch.eye(12, dtype=torch.bool).to(device)
     assert float((ratio[off] - 1).abs().max()) < 0.15
-
-
-# ------------------------------------------------------------------------------------------------ functions of L
-
-
-@given(g=graphs(), s=st.sampled_from([0.01, 0.5, 3.0]))
-@settings(max_examples=15)
-def test_heat_is_scipys_expm(device, g, s):
-    g = g.to(device)
-    truth = scipy.linalg.expm(-s * g.laplacian().cpu().numpy())
-    answer = ohm.heat_kernel(g, s, tol=1e-9)
-    assert answer.bound is not None
-    assert np.linalg.norm(answer.value.cpu().numpy() - truth, 2) <= answer.bound + 1e-11
-    heat = torch.as_tensor(truth).to(device)
-    x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64).to(g.device)
-    torch.testing.assert_close(ohm.heat_kernel(g, s, x, tol=1e-9).value, heat @ x, atol=1e-7, rtol=1e-7)
-
-
-def test_heat_of_an_extreme_graph_is_right_and_says_how():
-    g = Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=[1e-14, 1.0, 1e-3])
-    answer = ohm.heat_kernel(g, 0.5)
-    assert answer.method == "lapack"
-    assert "when a layer was added" in answer.note
-    truth = scipy.linalg.expm(
-        -0.5 * Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=[1e-6, 1.0, 1e-3]).laplacian().numpy()
-    )
-    np.testing.assert_allclose(
-        answer.value.cpu().numpy(), truth, atol=1e-5
-    )  # 1e-6 is as good as 1e-14 to a part in a million
-
-
-def test_heat_on_a_large_graph_is_lapacks(large):
-    x = torch.randn(1200, 2, generator=generator(), dtype=torch.float64).to(large.device)
-    answer = ohm.heat_kernel(large, 0.3, x, tol=1e-8)
-    assert answer.method == "chebyshev series"
-    assert float((answer.value - exact.heat(large, 0.3) @ x).norm()) <= 1e-7 * float(x.norm())
-    assert answer.residual <= 1e-8
-
-
-@given(g=graphs())
-@settings(max_examples=15)
-def test_spectral_filter_is_f_of_the_laplacian(device, g):
-    g = g.to(device)
-    x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64).to(g.device)
-    answer = ohm.spectral_filter(g, lambda t: 1 / (1 + t), x, tol=1e-9)
-    torch.testing.assert_close(
-        answer.value,
-        torch.linalg.solve(torch.eye(g.num_nodes).to(g.resistance) + g.laplacian(), x),
-        atol=1e-7,
-        rtol=1e-7,
-    )
-
-
-@pytest.mark.parametrize("method", ["seeded", "cubing", "taylor", "series", "direct"])
-def test_heat_by_every_method_is_scipys_expm(method, device):
-    g = family("erdos-renyi", 12, generator=generator(), spread=1.0).to(device)
-    x = torch.randn(12, 2, generator=generator(), dtype=torch.float64).to(g.device)
-    truth = torch.as_tensor(scipy.linalg.expm(-0.2 * g.laplacian().cpu().numpy())).to(device) @ x
-    answer = ohm.heat_kernel(g, 0.2, x, tol=1e-5, method=method, trace=method != "direct")
-    assert float((answer.value - truth).norm(dim=0).max()) <= 1e-5 * float(x.norm(dim=0).max())
-    assert (answer.trace is None) == (method == "direct")
-
-
-@pytest.mark.parametrize("method", ["newton-schulz", "power-series", "direct"])
-def test_the_principal_root_by_every_method(method, device):
-    g = family("erdos-renyi", 10, generator=generator(), spread=0.5).to(device)
-    answer = ohm.resistive_embedding(g, tol=1e-6, method=method)
-    torch.testing.assert_close(answer.value, exact.sqrt_pinv(g), rtol=0, atol=1e-6)
-    assert answer.bound is None or answer.residual <= answer.bound + 1e-9
-
-
-@pytest.mark.parametrize("which", ["smallest", "largest"])
-def test_lanczos_and_subspace_iteration_find_lapacks_eigenvectors(which, device):
-    g = random_graph(600, 1500).to(device)
-    truth = ohm.eigenvectors(g, 3, which, method="direct").value
-    lanczos = ohm.eigenvectors(g, 3, which, method="lanczos")
-    assert lanczos.method.startswith("lanczos")
-    assert lanczos.residual <= 1e-6
-    torch.testing.assert_close((truth.mT @ lanczos.value).abs(), torch.eye(3).to(truth), rtol=0, atol=1e-4)
-    g = family("barbell", 12, generator=generator()).to(device)
-    truth = ohm.eigenvectors(g, 1, which, method="direct").value
-    subspace = ohm.eigenvectors(g, 1, which, method="subspace", trace=True, tol=1e-7)
-    assert subspace.trace is not None
-    assert len(subspace.trace) == subspace.layers
-    assert abs(float((truth * subspace.value).sum())) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_eigenvectors_of_a_long_path_go_through_a_factorisation(device):
-    n = 3000
-    g = Graph.from_edges(np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)).to(device)
-    answer = ohm.eigenvectors(g, 2, tol=1e-9)
-    assert answer.method == "lanczos through direct"
-    expected = np.cos(np.pi * (np.arange(n) + 0.5) / n) * np.sqrt(2 / n)
-    assert abs(float(answer.value[:, 0].cpu() @ torch.as_tensor(expected))) == pytest.approx(1.0, abs=1e-8)
-
-
-@given(g=graphs())
-@settings(max_examples=15)
-def test_eigenvectors_are_eigenvectors(device, g):
-    g = g.to(device)
-    answer = ohm.eigenvectors(g, 3)
-    assert answer.value.shape == (g.num_nodes, 3)
-    assert answer.residual < 1e-10
 
 
 # ------------------------------------------------------------------------------------------------ batches and gradients

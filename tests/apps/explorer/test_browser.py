@@ -1,129 +1,16 @@
 """The page in a real browser: headless Chromium, driven by Playwright, every request and complaint counted."""
 
 import json
-import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ohmformer.apps.explorer.compute import solve, solve_beside
-from ohmformer.apps.explorer.export import standalone
 from ohmformer.apps.explorer.state import State
-from ohmformer.apps.explorer.turns import first_state, turn
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+from tests.apps.browsing import choose, click_at, expect, readout
 
 pytest.importorskip("dash")
-playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright found: browser tests skipped")
-expect = playwright.expect
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: browser tests skipped")
-ARGUMENTS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-PATIENCE = 120_000
-"""Milliseconds until a test gives up; how fast the page is, ``benchmarks/explorer.py`` measures."""
-PHONE = {"width": 390, "height": 844}
-SIZES = [PHONE, {"width": 768, "height": 1024}, {"width": 1400, "height": 1000}]
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    from ohmformer.apps.explorer.server import listen
-
-    server = listen([])
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    expect.set_options(timeout=PATIENCE)
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def context(browser) -> Iterator["BrowserContext"]:
-    """One for all tests, so that scripts are fetched once."""
-    context = browser.new_context(viewport={"width": 1400, "height": 1000})
-    yield context
-    context.close()
-
-
-class Visit:
-    """A page, and everything it asked for or complained about."""
-
-    def __init__(self, context: "BrowserContext", address: str) -> None:
-        self.address, self.context = address, context
-        self.context.set_default_timeout(PATIENCE)
-        self.pages: list[Page] = []
-        self.asked: list[str] = []
-        self.complaints: list[str] = []
-        self.page = self.open(address)
-
-    def open(self, url: str) -> "Page":
-        page = self.context.new_page()
-        self.pages.append(page)
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        page.goto(url)
-        expect(page.locator("#readout dd").first).to_be_visible()
-        return page
-
-    def close(self) -> None:
-        elsewhere = [url for url in self.asked if not url.startswith((self.address, "data:image/svg", "blob:"))]
-        assert not elsewhere
-        assert not self.complaints
-        for page in self.pages:
-            page.close()
-
-
-@pytest.fixture
-def visit(context, address) -> Iterator[Visit]:
-    visit = Visit(context, address)
-    yield visit
-    visit.close()
-
-
-def choose(page: "Page", name: str) -> None:
-    """Click a pill, and wait until the page has it."""
-    pill = page.locator(".pills label", has_text=name).first
-    pill.click()
-    expect(pill).to_have_class("dash-options-list-option selected")
-
-
-def readout(page: "Page", row: int) -> float:
-    """A number of the answer: 0 now, 1 exact, 2 error, 3 bound."""
-    return float(page.locator("#readout dd").nth(row).inner_text().split()[0])
-
-
-def violations(page: "Page") -> list[str]:
-    """What axe-core has against a page: accessibility rules of WCAG and its own best practices."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core found: its rules are skipped")
-    found = axe.Axe().run(page).response["violations"]
-    return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
-
-
-def click_at(page: "Page", x: float, y: float) -> None:
-    box = page.locator("#circuit svg").bounding_box()
-    assert box
-    page.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
 
 
 def test_draw_a_circuit_set_a_resistance_and_put_current_in(visit):
@@ -309,24 +196,6 @@ def test_a_molecule_is_drawn_from_its_smiles(visit):
     expect(page.locator("[data-node]")).to_have_count(3)
 
 
-def test_nodes_answer_to_keys_and_can_be_dragged(visit):
-    page = visit.page
-    page.locator('[data-node="24"]').press("Enter")
-    expect(page.locator("#message")).to_contain_text("1 A in and 0 A out")
-    page.locator('[data-node="12"]').press("Enter")
-    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 12")
-    before = page.locator('[data-node="12"]').bounding_box()
-    assert before
-    page.locator('[data-node="12"]').drag_to(page.locator("#circuit svg"), target_position={"x": 40, "y": 40})
-    page.wait_for_url(
-        lambda url: "state=" in url and State.from_query(url.partition("?")[2]).drawing.places[12] != (200, 200)
-    )
-    after = page.locator('[data-node="12"]').bounding_box()
-    assert after
-    assert abs(after["x"] - before["x"]) > 50
-    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 12")
-
-
 def test_back_undoes_and_forward_does_it_again(visit):
     page = visit.page
     expect(page.locator("#undo")).to_be_disabled()
@@ -353,87 +222,6 @@ def test_back_undoes_and_forward_does_it_again(visit):
     expect(page.locator("#redo")).to_be_disabled()
 
 
-def test_a_circuit_is_drawn_and_asked_about_with_keys_alone(visit):
-    page = visit.page
-    press = page.keyboard.press
-
-    def tab_to(selector: str, key: str = "Tab") -> None:
-        for _ in range(60):
-            if page.evaluate("s => document.activeElement.matches(s)", selector):
-                return
-            press(key)
-        raise AssertionError(f"Tab does not reach {selector}")
-
-    tab_to("#clear")
-    press("Enter")
-    expect(page.locator("[data-node]")).to_have_count(0)
-    press("Shift+Tab")  # Add node
-    for count in (1, 2, 3):
-        press("Enter")
-        expect(page.locator("[data-node]")).to_have_count(count)
-    tab_to("[data-node]")
-    press("Enter")  # the tool is Draw: from here
-    press("ArrowRight")
-    press("Enter")  # to there
-    expect(page.locator("[data-edge]")).to_have_count(1)
-    press("Enter")
-    press("ArrowRight")
-    press("Enter")
-    expect(page.locator("[data-edge]")).to_have_count(2)
-    press("Shift+ArrowDown")
-    page.wait_for_url(lambda url: State.from_query(url.partition("?")[2]).drawing.places[2] == (200.0, 20.0))
-    tab_to("#tool input", "Shift+Tab")
-    press("ArrowLeft")
-    expect(page.locator("#tool label.selected")).to_have_text("Probe")
-    tab_to("[data-node]")
-    press("Home")
-    press("Enter")
-    expect(page.locator("#message")).to_contain_text("1 A in and 0 A out")
-    press("End")
-    press("Enter")
-    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 2")
-    assert readout(page, 1) == pytest.approx(2.0)
-    press("Shift+Tab")  # edges come before nodes
-    press("End")
-    assert page.evaluate("document.activeElement.dataset.edge") == "1"
-    press("Delete")
-    expect(page.locator("[data-edge]")).to_have_count(1)
-
-
-OUTSIDE = """() => {
-  const canvas = document.querySelector("#circuit svg").getBoundingClientRect();
-  const labels = [...document.querySelectorAll("#circuit svg > g:last-child text")].map((l) => l.getBoundingClientRect());
-  const past = (l, c) => [c.left - l.left, l.right - c.right, c.top - l.top, l.bottom - c.bottom];
-  const beyond = labels.map((label) => past(label, canvas));
-  return [labels.length, Math.max(...beyond.flat())];
-}"""
-"""How many labels stand beside nodes, and by how many pixels the worst of them leaves the canvas."""
-
-
-def test_nothing_is_clipped_and_the_canvas_stays_where_it_is(visit):
-    page = visit.page
-    for name in ("barbell", "tree", "path"):
-        choose(page, name.capitalize())
-        page.wait_for_url(lambda url, name=name: State.from_query(url.partition("?")[2]).origin == name)
-        labels, beyond = page.evaluate(OUTSIDE)
-        assert labels == 2  # in 1 A, out 1 A
-        assert beyond < 1
-    page.locator("#size").fill("2")
-    page.keyboard.press("Enter")
-    expect(page.locator("[data-node]")).to_have_count(2)
-    dot = page.locator('[data-node="0"] .dot').bounding_box()
-    assert dot
-    assert dot["width"] < 90
-    before = page.locator("#circuit").bounding_box()
-    choose(page, "Draw")
-    click_at(page, 0.5, 0.2)
-    expect(page.locator("[data-node]")).to_have_count(3)
-    choose(page, "Probe")
-    page.click('[data-node="2"]')
-    expect(page.locator("#message")).to_contain_text("As much current must come out")
-    assert page.locator("#circuit").bounding_box() == before
-
-
 def test_two_constructions_run_side_by_side(visit):
     page = visit.page
     page.locator("#beside label", has_text="Chebyshev cubing").click()
@@ -455,65 +243,3 @@ def test_two_constructions_run_side_by_side(visit):
     assert page.locator("#circuit").bounding_box() == before
     page.locator("#beside label", has_text="nothing").click()
     expect(page.locator("#circuit-beside svg")).to_have_count(0)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: size["width"])
-def test_an_exported_page_plays_without_server_and_network(browser, tmp_path, size, scheme):
-    state = turn(turn(turn(first_state({}), "method", "squaring", {}), "beside", "cubing", {}), "layers", 3, {})
-    file = tmp_path / "page.html"
-    file.write_text(standalone(state, {}), encoding="utf-8")
-    context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
-    page, complaints, asked = context.new_page(), [], []
-    page.on("console", lambda m: complaints.append(m.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(file.as_uri())
-    expect(page.locator("#circuit-beside [data-node]")).to_have_count(25)
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    assert not violations(page)
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    expect(page.locator("#play")).to_have_text("Pause")
-    expect(page.locator("#layer-label")).to_have_text("layer 3 of 3")
-    expect(page.locator("#play")).to_have_text("Play")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Home")
-    expect(page.locator("#layer-label")).to_have_text("layer 0 of 3")
-    assert not complaints
-    assert asked == [file.as_uri()]
-    context.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: size["width"])
-def test_it_fits_every_screen_and_breaks_no_rule_of_axe(browser, address, size, scheme):
-    visit = Visit(browser.new_context(viewport=size, color_scheme=scheme), address)
-    page = visit.page
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    assert not violations(page)
-    choose(page, "Own file")
-    page.locator("#beside label", has_text="Chebyshev cubing").click()
-    expect(page.locator("#circuit-beside [data-node]")).to_have_count(25)
-    page.locator('#circuit [data-node="24"]').press("Enter")
-    expect(page.locator("#message")).to_contain_text("0 A out")
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    assert not violations(page)
-    visit.close()
-    visit.context.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_in_light_and_dark(browser, address, scheme):
-    visit = Visit(browser.new_context(viewport=PHONE, color_scheme=scheme, has_touch=True), address)
-    page = visit.page
-    expect(page.locator("#errors svg circle")).to_be_visible()
-    wide = page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= PHONE["width"]
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    brightness = sum(int(c) for c in background.strip("rgb()").split(",")) / 3
-    assert (brightness < 60) == (scheme == "dark")
-    page.locator('[data-node="24"]').tap()
-    expect(page.locator("#message")).to_contain_text("0 A out")
-    visit.close()
-    visit.context.close()

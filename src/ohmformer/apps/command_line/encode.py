@@ -18,7 +18,7 @@ UNWEIGHTED = "Leave out all columns of edge lists but the first two."
 
 
 def pretrain(
-    source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv, .gz), a PyG dataset folder or edge lists.")],
+    source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv) or edge lists, .gz or not; or a PyG dataset folder.")],
     out: Annotated[Path, typer.Option(help="Folder for config.json and model.safetensors.")],
     targets: Annotated[str, typer.Option(help="eigenvectors or multi.")] = "eigenvectors",
     first: Annotated[int, typer.Option(help="Graphs to train on, from the start.")] = 20_000,
@@ -85,7 +85,7 @@ def _lines(source: Path) -> int | None:
 
 
 def encode(
-    source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv, .gz), a PyG dataset folder or edge lists.")],
+    source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv) or edge lists, .gz or not; or a PyG dataset folder.")],
     out: Annotated[Path, typer.Option(help="Parquet file to write.")],
     encoding: Annotated[
         str, typer.Option(help="zinc, a model's folder, resistance, resistive-embedding, heat or eigenvectors.")
