@@ -287,7 +287,7 @@ def model(arguments: argparse.Namespace) -> None:
                 ])  # fmt: skip
     header = [
         "edges", "kind", "machines", "GB a machine", "products of a layer, s", "exchange, s", "GB sent by all a layer",
-        "64 demands, s", "dollars", "",
+        "64 demands, s", "dollars", "remark",
     ]  # fmt: skip
     notes = " ".join((model.__doc__ or "").split())
     print(write_table("distributed-model", "The cost model on clusters, on paper", header, rows, notes=notes))

@@ -88,6 +88,8 @@ def run_ohmformer(arguments: list[str]) -> str:
     from ohmformer.apps.command_line.main import app
 
     done = CliRunner().invoke(app, arguments)
+    if "--cluster" in arguments and "ray" in sys.modules:
+        sys.modules["ray"].shutdown()  # as the end of its process would
     assert done.exit_code == 0, f"ohmformer {shlex.join(arguments)}: {done.output}{done.exception!r}"
     return done.stdout
 

@@ -234,27 +234,25 @@ def test_only_html_is_written(tmp_path: Path):
     assert "expected an output file of type .html, got report.pdf" in done.stderr
 
 
-def test_a_browser_shows_it_on_a_phone_and_in_the_dark_asking_nobody(whole: Path):
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("no chromium on this machine: the browser test of the report is skipped")
-    from playwright.sync_api import sync_playwright
+def test_a_browser_shows_it_on_every_screen_asking_nobody_and_axe_finds_nothing(browser, whole: Path):
+    from tests.apps.browsing import SIZES, violations
 
     asked: list[str] = []
     colours = {}
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for scheme in ("light", "dark"):
-            page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
-            page.on("request", lambda request: asked.append(request.url))
-            page.goto(whole.as_uri())
-            colours[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390  # nothing sticks out
-            assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
-        page.emulate_media(media="print")
-        heights = page.evaluate("[...document.querySelectorAll('details table')].map(t => t.getBoundingClientRect().height)")
-        assert min(heights, default=0) > 0  # what is folded on screen is printed
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colours["light"]
-        browser.close()
+    for scheme in ("light", "dark"):
+        page = browser.new_page(color_scheme=scheme)
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(whole.as_uri())
+        colours[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        for size in SIZES:
+            page.set_viewport_size(size)
+            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]  # nothing sticks out
+        assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert violations(page) == []
+    page.emulate_media(media="print")
+    heights = page.evaluate("[...document.querySelectorAll('details table')].map(t => t.getBoundingClientRect().height)")
+    assert min(heights, default=0) > 0  # what is folded on screen is printed
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colours["light"]
     assert colours["light"] != colours["dark"]
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []

@@ -105,6 +105,7 @@ def to_html(text: str, folder: Path | None = None, anchor: str = "") -> str:
         if token.children:
             token.children = list(_self_contained(token.children, folder))
     html = _PARSER.renderer.render(tokens, _PARSER.options, {})
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # a header without words is none to a screen reader
     return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 

@@ -50,7 +50,7 @@ def block_table(title: str, blocks: Blocks, names: Sequence[str]) -> str:
 
     header = "".join(f"<th>{escape(name)}</th>" for name in names)
     rows = "".join(f"<tr><th>{escape(t)}</th>{''.join(cell((t, s)) for s in names)}</tr>" for t in names)
-    return f'<table class="weights"><caption>{escape(title)}</caption><tr><th></th>{header}</tr>{rows}</table>'
+    return f'<table class="weights"><caption>{escape(title)}</caption><tr><th>to ← from</th>{header}</tr>{rows}</table>'
 
 
 def _words(x: np.ndarray) -> str:
