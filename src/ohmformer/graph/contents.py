@@ -47,8 +47,8 @@ def suffix_of(name: str) -> str:
 
 def open_text(path: Path, errors: str = "strict") -> TextIOWrapper:
     """Open a text file line by line, packed by gzip or not, with or without a byte order mark."""
-    file = gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
-    return TextIOWrapper(file, encoding="utf-8-sig", errors=errors, newline="")
+    opened = gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
+    return TextIOWrapper(opened, encoding="utf-8-sig", errors=errors, newline="")
 
 
 def read_contents(path: Path, what: str = "a file") -> Contents:
