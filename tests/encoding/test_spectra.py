@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from ohmformer import native
 from ohmformer.encoding.inputs import read_pairs
@@ -47,3 +48,17 @@ def test_small_graphs_have_lapack_s_spectra_whatever_their_sizes_symmetries_and_
             check(fuzzed(seed))
     small = sum((fuzzed(seed).num_nodes or 0) <= 64 for seed in range(80))
     assert called.count("ohm_eigen") == 2 + small  # larger graphs are left to LAPACK
+
+
+@pytest.mark.parametrize("library", native.available())
+def test_nodes_without_edges_do_not_drown_in_rounding(library):
+    """What rounding leaves of their zeros shrinks from one reflection to the next, until its square is below any number."""
+    draw = torch.Generator().manual_seed(0)
+    with native.used(library):
+        check(fuzzed(457))
+        for edges in range(1, 9):
+            graphs = [
+                Data(edge_index=torch.randint(0, 48, (2, edges), generator=draw).sort(dim=0).values, num_nodes=48)
+                for _ in range(40)
+            ]
+            check(batch_of(graphs))

@@ -18,6 +18,7 @@
 #endif
 #define STEPS 60 /* QL steps for one eigenvalue, at most; two or three are usual */
 #define EPSILON 2.3e-16
+#define NOTHING 1e-100 /* of the largest entry: what is left of a zero by rounding, whose square is far from underflow above it */
 
 typedef double Wide __attribute__((vector_size(8 * WIDE)));
 typedef int64_t Mask __attribute__((vector_size(8 * WIDE)));
@@ -45,16 +46,24 @@ INLINE int any(Mask m) {
     return found != 0;
 }
 
+/* what counts as zero in a matrix of which the lower half is read */
+static Wide negligible(int n, const Wide *a) {
+    Wide largest = wide(1e-50);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j <= i; j++) largest = choose(size_of(a[i * n + j]) > largest, size_of(a[i * n + j]), largest);
+    return NOTHING * largest;
+}
+
 /* a (n, n), of which the lower half is read, becomes Q with Q^T a Q tridiagonal: d its diagonal, e[i] beside d[i - 1] and d[i] */
-static void tridiagonal(int n, Wide *a, Wide *d, Wide *e) {
+static void tridiagonal(int n, Wide *a, Wide *d, Wide *e, Wide nothing) {
     for (int i = n - 1; i > 0; i--) {
         Wide *row = a + i * n, h = wide(0), f = row[i - 1], sum = wide(0);
         for (int k = 0; k < i; k++) h += row[k] * row[k];
+        const Mask real = h > nothing * nothing;
         const Wide g = choose(f >= 0, -root(h), root(h));
-        e[i] = g;
+        e[i] = choose(real, g, wide(0));
         h -= f * g;
         row[i - 1] = f - g;
-        const Mask real = h > 0;
         const Wide over = choose(real, 1 / choose(real, h, wide(1)), wide(0));
         for (int j = 0; j < i; j++) {
             Wide x = wide(0);
@@ -85,13 +94,13 @@ static void tridiagonal(int n, Wide *a, Wide *d, Wide *e) {
 }
 
 /* d and the columns z (n, n), one after the other, become eigenvalues and eigenvectors; e[i] lies beside d[i] and d[i + 1] */
-static void diagonal(int n, Wide *d, Wide *e, Wide *z) {
+static void diagonal(int n, Wide *d, Wide *e, Wide *z, Wide nothing) {
     for (int l = 0; l < n; l++)
         for (int step = 0; step < STEPS; step++) {
             Wide last = wide(n - 1), at = d[n - 1];
             Mask open = last >= 0;
             for (int m = l; m < n - 1; m++) { /* up to where the matrix does not fall apart */
-                const Mask ends = open & (size_of(e[m]) <= EPSILON * (size_of(d[m]) + size_of(d[m + 1])));
+                const Mask ends = open & (size_of(e[m]) <= EPSILON * (size_of(d[m]) + size_of(d[m + 1])) + nothing);
                 last = choose(ends, wide(m), last), at = choose(ends, d[m], at);
                 open &= ~ends;
                 if (!any(open)) break;
@@ -153,12 +162,13 @@ static int run(const void *arguments, int64_t first, int64_t last) {
                 matrix[v * n + u][i] += a->off[k];
             }
         }
-        tridiagonal(n, matrix, d, e);
+        const Wide nothing = negligible(n, matrix);
+        tridiagonal(n, matrix, d, e, nothing);
         for (int i = 1; i < n; i++) e[i - 1] = e[i];
         e[n - 1] = wide(0);
         for (int i = 0; i < n; i++)
             for (int j = 0; j < n; j++) z[j * n + i] = matrix[i * n + j];
-        diagonal(n, d, e, z);
+        diagonal(n, d, e, z, nothing);
         for (int i = 0; i < count; i++) {
             const int64_t from = a->start[which[i]], nodes = a->start[which[i] + 1] - from;
             float *out = a->vectors + a->place[which[i]];
