@@ -213,18 +213,7 @@ class SeededHeat(CubedHeat):
             ),
             skip={("kernel", "identity"): 1 / math.factorial(m - 1)},
         )
-
-        def horner(i: int) -> Layer:
-            return Layer(
-                heads=(Head(value={("kernel", "kernel"): 1.0}, **similarity("generator")),),
-                skip={
-                    ("kernel", "kernel"): -1.0,
-                    ("kernel", "identity"): 1 / math.factorial(i),
-                    ("kernel", "generator"): 1 / math.factorial(i + 1),
-                },
-            )
-
-        steps = [horner(i) for i in range(m - 3, -1, -2)]
+        steps = [_horner(i) for i in range(m - 3, -1, -2)]
         return Program(blocks, [first, *steps, *[_CUBE] * (layers - j)])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
@@ -271,13 +260,24 @@ def first_zero(degree: int) -> float:
 
 
 @lru_cache
+def _horner(i: int) -> Layer:
+    """Write down a step of Horner's scheme by two: ``K <- G^2 K + I / i! + G / (i + 1)!``."""
+    return Layer(
+        heads=(Head(value={("kernel", "kernel"): 1.0}, **similarity("generator")),),
+        skip={
+            ("kernel", "kernel"): -1.0,
+            ("kernel", "identity"): 1 / math.factorial(i),
+            ("kernel", "generator"): 1 / math.factorial(i + 1),
+        },
+    )
+
+
 def _best_seed(reach: float, layers: int) -> int:
     """Find the number of seed layers with the smallest bound plus rounding whose condition holds; 1 if none."""
+    return min(range(1, min(max(layers, 1), 10) + 1), key=lambda j: _bound_with_rounding(reach, j, layers - j))
 
-    def cost(j: int) -> float:
-        cubings = layers - j
-        if reach > capped_power(3, cubings) * first_zero(2 * j - 1):
-            return math.inf
-        return cubing_bound(reach, 2 * j - 1, cubings) + capped_power(3, cubings) * np.finfo(np.float64).eps
 
-    return min(range(1, min(max(layers, 1), 10) + 1), key=cost)
+def _bound_with_rounding(reach: float, j: int, cubings: int) -> float:
+    if reach > capped_power(3, cubings) * first_zero(2 * j - 1):
+        return math.inf
+    return cubing_bound(reach, 2 * j - 1, cubings) + capped_power(3, cubings) * np.finfo(np.float64).eps

@@ -73,16 +73,15 @@ class Blocks:
             self.blocks.append(Block(on_device(which), on_device(node), self.entries, self.rows))
             self.entries += len(which) * width**2
             self.rows += len(which) * width
-
-        def of_node(x: np.ndarray) -> Tensor:
-            return on_device(x).index_select(0, graph.batch)
-
         self.base, self.stride = on_device(bases), on_device(widths)
         """Where the matrix of every graph begins, and how many columns it has."""
         node = torch.arange(graph.num_nodes, device=graph.device)
-        self._slot = node - of_node(offsets)
-        self._line = of_node(bases) + self._slot * of_node(widths)
-        self.row: Int[Tensor, " nodes"] = node + of_node(first_rows - offsets)
+        before, base, stride, shift = (
+            on_device(x).index_select(0, graph.batch) for x in (offsets, bases, widths, first_rows - offsets)
+        )
+        self._slot = node - before
+        self._line = base + self._slot * stride
+        self.row: Int[Tensor, " nodes"] = node + shift
         """The place of every node among all nodes and padding."""
 
     def padded(self, x: Shaped[Tensor, " nodes"]) -> Shaped[Tensor, "rows 1"]:

@@ -295,13 +295,12 @@ class Graph(Layout):
 
     def degrees(self) -> Float[np.ndarray, " nodes"]:
         """Compute the weighted degree of every node, the diagonal of ``L``, in float64."""
+        return recall(self, "degrees", self._add_up_degrees).copy()
 
-        def add_up() -> np.ndarray:
-            (tail, head), r = self._numpy()
-            both = np.concatenate([tail, head])
-            return np.bincount(both, np.concatenate([1 / r, 1 / r]), self.num_nodes).astype(np.float64)
-
-        return recall(self, "degrees", add_up).copy()
+    def _add_up_degrees(self) -> Float[np.ndarray, " nodes"]:
+        (tail, head), r = self._numpy()
+        both = np.concatenate([tail, head])
+        return np.bincount(both, np.concatenate([1 / r, 1 / r]), self.num_nodes).astype(np.float64)
 
     def spectral_bounds(self) -> Spectrum:
         """Compute a cheap interval that provably holds every nonzero eigenvalue of every graph here.
@@ -326,17 +325,16 @@ class Graph(Layout):
 
         ``4 / (vol_c R_c)`` with ``vol_c`` the sum of the degrees, as above with D for the inner product. 2 without edges.
         """
+        return recall(self, "scaled bounds", self._bound_scaled_spectra).copy()
 
-        def bound() -> np.ndarray:
-            volume = np.bincount(self.components.cpu().numpy(), self.degrees(), self.num_components)
-            lowest = np.full(self.num_graphs, 2.0)
-            real = self._resistance_bounds > 0
-            graph_of = np.zeros(self.num_components, dtype=np.int64)
-            graph_of[self.components.cpu().numpy()] = self.batch.cpu().numpy()
-            np.minimum.at(lowest, graph_of[real], 4 / (volume * self._resistance_bounds)[real])
-            return lowest
-
-        return recall(self, "scaled bounds", bound).copy()
+    def _bound_scaled_spectra(self) -> Float[np.ndarray, " graphs"]:
+        volume = np.bincount(self.components.cpu().numpy(), self.degrees(), self.num_components)
+        lowest = np.full(self.num_graphs, 2.0)
+        real = self._resistance_bounds > 0
+        graph_of = np.zeros(self.num_components, dtype=np.int64)
+        graph_of[self.components.cpu().numpy()] = self.batch.cpu().numpy()
+        np.minimum.at(lowest, graph_of[real], 4 / (volume * self._resistance_bounds)[real])
+        return lowest
 
 
 def _assemble(

@@ -138,21 +138,18 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
 
 
 def _first_or_next(graph: Graph, psi: Tensor, part: Part, request: Request) -> tuple[Answer, Part]:
-    def good(answer: Answer) -> bool:
-        return (_error(answer) if request.tol_of == "error" else answer.residual) <= request.tol
-
     problem = Problem(graph, psi, request.tol, part, request.progress, request.trace)
     chosen = engine(part, transformer=request.trace)
     missing = chosen.supports(problem)
     if missing:
         raise ValueError(missing)
     answer = _run_to(chosen.run, problem, request.tol_of)
-    if request.method != "auto" or request.trace or good(answer) or answer.stopped:
+    if request.method != "auto" or request.trace or _is_good(answer, request) or answer.stopped:
         chosen_instead = request.method == "auto" and part.engine in INSTEAD_OF_LAYERS
         answer = replace(answer, note=answer.note or part.reason) if chosen_instead else answer
         return check_reached(answer, request.tol, request.tol_of), part
     last = answer
-    while not (good(answer) or answer.stopped):
+    while not (_is_good(answer, request) or answer.stopped):
         reason = last.note or f"{last.method} stopped at a residual of {last.residual:.1e}"
         then = fallback(problem, reason)
         if then is None:
@@ -162,6 +159,10 @@ def _first_or_next(graph: Graph, psi: Tensor, part: Part, request: Request) -> t
         if last.stopped or _error(last) < _error(answer) or last.residual < answer.residual:
             answer, part = replace(last, note=reason), then
     return check_reached(answer, request.tol, request.tol_of), part
+
+
+def _is_good(answer: Answer, request: Request) -> bool:
+    return (_error(answer) if request.tol_of == "error" else answer.residual) <= request.tol
 
 
 def _error(answer: Answer) -> float:

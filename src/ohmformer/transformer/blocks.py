@@ -60,12 +60,12 @@ class Layer:
 
 def map_layer(layer: Layer, change: Callable[[Any], Any]) -> Layer:
     """Apply ``change`` to every coefficient of a layer."""
+    heads = tuple(Head(*(_map_blocks(m, change) for m in (h.value, h.query, h.key))) for h in layer.heads)
+    return Layer(heads, _map_blocks(layer.skip, change))
 
-    def mapped(blocks: Blocks) -> Blocks:
-        return {pair: change(coefficient) for pair, coefficient in blocks.items()}
 
-    heads = tuple(Head(mapped(h.value), mapped(h.query), mapped(h.key)) for h in layer.heads)
-    return Layer(heads, mapped(layer.skip))
+def _map_blocks(blocks: Blocks, change: Callable[[Any], Any]) -> Blocks:
+    return {pair: change(coefficient) for pair, coefficient in blocks.items()}
 
 
 def similarity(left: str, right: str | None = None, *, by: Coefficient = 1.0) -> dict[str, Blocks]:
@@ -125,6 +125,12 @@ class Layout:
             rows, columns = self[target], self[source]
             out[rows, columns] = as_matrix(coefficient, self.widths[target], self.widths[source])
         return out
+
+    def matrices(self, several: Sequence[Blocks]) -> Float[Tensor, "heads features features"]:
+        """Write out the weight matrices of heads, in float64."""
+        if not several:
+            return torch.zeros(0, self.total, self.total, dtype=torch.float64)
+        return torch.stack([self.matrix(blocks) for blocks in several])
 
 
 def as_matrix(coefficient: Coefficient, rows: int, columns: int) -> Float[Tensor, "rows columns"]:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ohmformer.transformer.attention import linear_attention
-from ohmformer.transformer.blocks import INCIDENCE, Blocks, Layer, Layout, Program
+from ohmformer.transformer.blocks import INCIDENCE, Layer, Layout, Program
 from ohmformer.transformer.normalize import NONE, Normalization
 from ohmformer.transformer.trace import Trace
 
@@ -34,18 +34,8 @@ class DenseLayer(nn.Module):
     @classmethod
     def of(cls, layer: Layer, layout: Layout, dtype: torch.dtype) -> DenseLayer:
         """Write out a layer of a program."""
-        h = layout.total
-
-        def stack(matrices: list[Blocks]) -> Tensor:
-            return (
-                torch.stack([layout.matrix(m) for m in matrices]).to(dtype)
-                if matrices
-                else torch.zeros(0, h, h, dtype=dtype)
-            )
-
-        heads = layer.heads
-        value, query, key = stack([x.value for x in heads]), stack([x.query for x in heads]), stack([x.key for x in heads])
-        return cls(value, query, key, layout.matrix(layer.skip).to(dtype))
+        weights = [layout.matrices([getattr(head, kind) for head in layer.heads]) for kind in ("value", "query", "key")]
+        return cls(*(w.to(dtype) for w in (*weights, layout.matrix(layer.skip))))
 
     def forward(
         self, x: Float[Tensor, "*graphs nodes features"], seen: Float[Tensor, "*graphs nodes features"]

@@ -12,6 +12,7 @@ per block that attention reads. Blocks of weights that a program leaves out cost
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, overload
 
 import torch
@@ -45,19 +46,10 @@ class EfficientTransformer(nn.Module):
         self.normalization = program.normalization
         scalars: list[float] = []
         tensors: list[Tensor] = []
-
-        def store(coefficient: Coefficient) -> int:
-            if isinstance(coefficient, int | float):
-                scalars.append(float(coefficient))
-                return len(scalars) - 1
-            tensors.append(torch.as_tensor(coefficient, dtype=dtype))
-            return -len(tensors)  # indices of tensors run backwards from -1, so both kinds can share one list
-
-        def indexed(layer: Layer) -> Layer:
+        for layer in program.layers:
             _check(layer, program.blocks)
-            return map_layer(layer, store)
-
-        self._layers = program.map_layers(indexed)
+        store = partial(_store, scalars, tensors, dtype)
+        self._layers = program.map_layers(lambda layer: map_layer(layer, store))
         self._steps = Program(self.blocks, self._layers).map_layers(_Step)
         self.scalars = nn.Parameter(torch.tensor(scalars, dtype=dtype))
         self.tensors = nn.ParameterList(t.clone() for t in tensors)
@@ -296,6 +288,15 @@ def _add(base: Tensor | None, coefficient: Any, x: Tensor) -> Tensor:
         return torch.add(base, x, alpha=coefficient)
     term = x @ coefficient.mT if coefficient.ndim == 2 else coefficient * x
     return term if base is None else base + term
+
+
+def _store(scalars: list[float], tensors: list[Tensor], dtype: torch.dtype, coefficient: Coefficient) -> int:
+    """Append a coefficient to the list of its kind; its number there, which for tensors runs backwards from -1."""
+    if isinstance(coefficient, int | float):
+        scalars.append(float(coefficient))
+        return len(scalars) - 1
+    tensors.append(torch.as_tensor(coefficient, dtype=dtype))
+    return -len(tensors)
 
 
 def _check(layer: Layer, names: Mapping[str, Any]) -> None:
