@@ -36,8 +36,9 @@ test-devices: $(STAMP)
 	OHMFORMER_TEST_DEVICE=elsewhere $(BIN)/pytest -m "not slow" -n 2 --dist worksteal tests
 
 # the same tests with torch alone, with every instruction set that this processor has, and with the kernels that clang makes;
-# without what computes nothing by a kernel: the page in a browser, and the texts of the documentation's site
-NATIVE_TESTS := tests --ignore-glob "tests/apps/*/test_browser*.py" --ignore tests/docs/test_site.py
+# without what computes nothing by a kernel (pages in a browser, the texts of the documentation's site) and without
+# checking types at run time, which takes half of the time and is done by `make test`
+NATIVE_TESTS := --jaxtyping-packages= tests --ignore-glob "tests/apps/*/test_browser*.py" --ignore tests/docs/test_site.py
 test-native: $(STAMP)
 	for name in off $$($(BIN)/python -c "from ohmformer import native; print(*native.available())"); do \
 	  echo "OHMFORMER_NATIVE=$$name"; \
