@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
-from ohmformer.solve import selected
+from ohmformer.solve import blockwise, selected
 from ohmformer.solve.answer import Answer, as_estimate, check_tolerance, join
 from ohmformer.solve.costs import DEFAULT_EPS, PANEL, SMALL
 from ohmformer.solve.engines.base import DENSE, Progress
@@ -148,13 +148,19 @@ def _diagonal(graph: Graph, eps: float | None, seed: int, request: Request) -> A
         answer = selected.diagonal(graph, request.tol)
         return answer if eps is None else replace(answer, note=f"{answer.note}; eps was not needed")
     if graph.width <= SMALL or (eps is None and graph.width <= DENSE):
-        answer = apply_pinv(graph, graph.unpad(graph.projector()), request)
-        row = torch.arange(graph.num_nodes, device=graph.device)
-        error = None if answer.error is None else answer.error + 16 * torch.finfo(graph.dtype).eps  # of psi . phi at most
-        return replace(answer, value=answer.value[row, graph.nodes.within], error=error, rounded=False)
+        nothing = torch.empty(graph.num_nodes, 0, device=graph.device)
+        answer = blockwise.rows(graph, lambda part, _: _by_solves(part, request), nothing)
+        return replace(answer, value=answer.value[:, 0], rounded=False)
     if eps is None and needs_gradient(graph):
         raise ValueError(_no_gradient(graph))
     return _estimated(without_gradient(graph), DEFAULT_EPS if eps is None else eps, seed, request)
+
+
+def _by_solves(graph: Graph, request: Request) -> Answer:
+    """The diagonal of ``L^+`` of graphs of like size as a column, from one solve for every node."""
+    answer = apply_pinv(graph, graph.unpad(graph.projector()), request)
+    error = None if answer.error is None else answer.error + 16 * torch.finfo(graph.dtype).eps  # of psi . phi at most
+    return replace(answer, value=answer.value.gather(1, graph.nodes.within[:, None]), error=error)
 
 
 def _estimated(graph: Graph, eps: float, seed: int, request: Request) -> Answer:

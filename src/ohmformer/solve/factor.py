@@ -123,11 +123,14 @@ def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
 
 
 def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
-    """Factorise all nodes but those in ``kept``, and store the factor; None if it would be too large."""
-    in_c = native.active() is not None
+    """Factorise all nodes but those in ``kept``, and store the factor; None if it would be too large.
+
+    No other engine can do this, so that without kernels as much work is allowed as with them.
+    """
+    in_c, limits = native.active() is not None, replace(BEARABLE, work_in_python=BEARABLE.work)
 
     def make() -> Factor | None:
-        pattern = _pattern(graph, BEARABLE, in_c, kept)
+        pattern = _pattern(graph, limits, in_c, kept)
         return None if pattern is None else factorise(graph, pattern)
 
     return recall(graph, ("partial factor", in_c, kept.tobytes()), make)
