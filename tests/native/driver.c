@@ -66,21 +66,20 @@ static int is_kept(const Argument *residual, double tol) {
     return kept;
 }
 
-/* Replace eigenvectors V by V (values + 1) V^T, which does not depend on their signs, nor on a choice among equal values. */
-static void multiply_out(const Argument *a, void *with, void *to) {
-    const int64_t *start = a[START].now, *place = a[PLACE].now;
+/* Replace eigenvectors V (n, n) by V (values + 1) V^T, which does not depend on their signs, nor on a choice among equal values. */
+static void multiply_out(int64_t n, const float *values, float *vectors) {
     float product[64 * 64];
-    for (int64_t g = 0; g < a[GRAPHS].whole; g++) {
-        const int64_t n = start[g + 1] - start[g];
-        const float *values = (float *)with + start[g];
-        float *vectors = (float *)to + place[g];
-        for (int64_t i = 0; i < n * n; i++) {
-            double sum = 0;
-            for (int64_t k = 0; k < n; k++) sum += vectors[i / n * n + k] * (values[k] + 1.0) * vectors[i % n * n + k];
-            product[i] = (float)sum;
-        }
-        memcpy(vectors, product, n * n * sizeof *product);
+    for (int64_t i = 0; i < n * n; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < n; k++) sum += vectors[i / n * n + k] * (values[k] + 1.0) * vectors[i % n * n + k];
+        product[i] = (float)sum;
     }
+    memcpy(vectors, product, n * n * sizeof *product);
+}
+
+static void multiply_all_out(const Argument *a, const float *values, float *vectors) {
+    const int64_t *start = a[START].now, *place = a[PLACE].now;
+    for (int64_t g = 0; g < a[GRAPHS].whole; g++) multiply_out(start[g + 1] - start[g], values + start[g], vectors + place[g]);
 }
 
 /* ohm_invert's inverses are known up to a constant added to a row or a column, which is rounded in float32 and which neither
@@ -118,7 +117,9 @@ int main(int count, char **names) {
             wrong++;
         }
         if (!strcmp(name, "ohm_eigen"))
-            multiply_out(a, a[VALUES].now, a[VECTORS].now), multiply_out(a, a[VALUES].then, a[VECTORS].then);
+            multiply_all_out(a, a[VALUES].now, a[VECTORS].now), multiply_all_out(a, a[VALUES].then, a[VECTORS].then);
+        if (!strcmp(name, "ohm_spectrum"))
+            multiply_out(a[0].whole, a[3].now, a[4].now), multiply_out(a[0].whole, a[3].then, a[4].then);
         double worst[BYTES + 1] = {0};
         for (int64_t i = 0; i < arguments; i++) {
             if (!strcmp(name, "ohm_invert") && i == RESIDUAL) {

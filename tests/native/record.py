@@ -101,6 +101,14 @@ def ask_everything() -> None:
             model.eval()(pairs, batch=batch.batch, num_nodes=batch.num_nodes)
         if start == "diagonal":
             model.train()(pairs, batch=batch.batch, num_nodes=batch.num_nodes).square().sum().backward()
+    every = LinearTransformerPE(4, read=("nodes", "edges", "pairs"))
+    torch.stack([x.square().sum() for x in every(pairs, batch=batch.batch, num_nodes=batch.num_nodes)]).sum().backward()
+    for size, mode in ((17, True), (31, False), (64, False)):
+        one = random_graph(size, size + 3, seed=size).edge_index
+        with torch.set_grad_enabled(mode):
+            found = LinearTransformerPE(4, read=("nodes", "edges"), hidden=12).train(mode)(one, num_nodes=size)
+        if mode:
+            (found[0].square().sum() + found[1].square().sum()).backward()
     for graph in (Graph.from_edges([(i, i + 1) for i in range(600)]), large):
         both = torch.cat([graph.edge_index, graph.edge_index.flip(0)], dim=1)
         LinearTransformerPE(4, read=("nodes", "edges"))(both, num_nodes=graph.num_nodes)

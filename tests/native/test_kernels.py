@@ -44,8 +44,11 @@ def test_limits_of_the_table_are_those_of_the_sources():
     encode = {"channels": defined["ENCODE_CHANNELS"], "evolving_nodes": defined["ENCODE_NODES"]}
     assert limits["ohm_encode"] == {**encode, "nodes": 2**29 - 1, "edges": 2**29 - 1}  # the kernel counts in int
     assert limits["ohm_eigen"] == {"nodes": defined["EIGEN_NODES"]}
+    assert limits["ohm_spectrum"] == {"nodes": defined["EIGEN_NODES"]}
+    assert limits["ohm_conductances"] == {"nodes": defined["CONDUCTANCE_NODES"]}
     assert limits["ohm_local"] == {"degree": defined["LOCAL_DEGREE"]}
-    for name in ("ohm_on_spectrum", "ohm_on_spectrum_backward", "ohm_read_pairs", "ohm_read_pairs_backward"):
+    on_channels = "ohm_on_spectrum", "ohm_read_pairs", "ohm_functions"
+    for name in (*on_channels, *(f"{name}_backward" for name in on_channels)):
         assert limits[name] == {"channels": defined["SPECTRUM_CHANNELS"]}
 
 

@@ -1,4 +1,4 @@
-"""Initial weights and random starts of ``LinearTransformerPE``, from a seed alone."""
+"""Initial weights of ``LinearTransformerPE``, from a seed alone, and where Phi starts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from ohmformer.encoding.inputs import Pairs
 
 
 def empty_linear(width: int, out: int) -> nn.Linear:
@@ -51,3 +54,28 @@ def rows_of_seed(seed: int, rows: int, columns: int) -> Float[Tensor, "rows colu
     """Draw Gaussian rows of which row i is the same whatever the number of rows: torch fills blocks of numbers in order."""
     whole = -(-rows // 256) * 256
     return torch.randn(whole, columns, generator=torch.Generator().manual_seed(seed))[:rows]
+
+
+def start_of(
+    model: Any, pairs: Pairs, x: Tensor | None, generator: torch.Generator | None, draw: int
+) -> Float[Tensor, "nodes columns"] | None:
+    """Return Phi_0, or None for the diagonal start, which needs none."""
+    graph = pairs.graph
+    if model.phi0 == "diagonal":
+        return None
+    if model.embed is not None:
+        if x is None or tuple(x.shape) != (graph.num_nodes, model.embed.in_features):
+            got = "none" if x is None else tuple(x.shape)
+            raise ValueError(f"expected x of shape ({graph.num_nodes}, {model.embed.in_features}), got {got}")
+        return model.embed(x.to(model.scalars.dtype))
+    place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets.index_select(0, graph.batch)
+    if model.table is not None:
+        return model.table.index_select(0, place % len(model.table))
+    if generator is None and model.training:
+        model.calls += 1
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        generator = torch.Generator().manual_seed(1_000_003 * int(model.calls) + 2_654_435_761 * rank + model.seed)
+    if generator is not None:
+        shape = graph.num_nodes, model.hidden
+        return torch.randn(shape, generator=generator, device=generator.device).to(model.scalars)
+    return rows_of_seed(model.seed + 7919 * draw, graph.width, model.hidden).to(model.scalars).index_select(0, place)

@@ -7,11 +7,9 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -19,11 +17,12 @@ from ohmformer.encoding import saving
 from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.engines import Problem, Read, Turn, encode, error_of, functions_of, on_spectra
-from ohmformer.encoding.initial import draw_weights, empty_linear, rows_of_seed
+from ohmformer.encoding.initial import draw_weights, empty_linear, start_of
 from ohmformer.encoding.inputs import Pairs, read_pairs
 from ohmformer.encoding.norm import RunningNorm
 from ohmformer.encoding.on_spectrum import weights_of
 from ohmformer.encoding.paper import sizes_of
+from ohmformer.encoding.small_graphs import at_nodes_and_edges, conductances, spectrum
 from ohmformer.encoding.spectra import KEPT, Spectra, every_pair, kept_spectra
 
 Function = TypeVar("Function", bound=Callable)
@@ -46,7 +45,7 @@ def _untraced(function: Function) -> Function:
     return torch.compiler.disable(function, **told)  # pyright: ignore[reportReturnType, reportCallIssue, reportArgumentType]
 
 
-class LinearTransformerPE(nn.Module):
+class LinearTransformerPE(saving.Saved, nn.Module):
     """Encode nodes by ``M Phi_L``, where ``Phi_L`` are the features of a linear Transformer that sees the incidences B.
 
     One layer is ``Phi <- (1 + w_R) Phi + (beta_3 alpha N + beta_4 Phi W_Q W_K Phi^T) Phi W_V`` with ``N = D^-1/2 B B^T
@@ -216,6 +215,10 @@ class LinearTransformerPE(nn.Module):
         nodes = len(spectrum[0])
         if num_nodes is not None and num_nodes != nodes:
             raise ValueError(f"expected the spectra of {num_nodes} nodes, got those of {nodes}: use AddSpectrum again")
+        kept = spectrum[2], edge_weight, self.laplacian
+        found = self._small(spectrum[:2], edge_index, batch, len(spectrum[2]), kept) if self.degrees == "gram" else None
+        if found is not None:
+            return found
         batch = torch.zeros(nodes, dtype=torch.long, device=spectrum[0].device) if batch is None else batch
         return self.on(
             kept_spectra(spectrum, edge_index, edge_weight, batch, self.laplacian, self.degrees), edge_index, width
@@ -223,9 +226,31 @@ class LinearTransformerPE(nn.Module):
 
     def on(self, spectra: Spectra, edge_index: Int[Tensor, "2 edges"], width: int | None = None) -> Any:
         """Return what :meth:`forward` does for graphs whose spectra are known."""
+        if not spectra.padded:
+            known = spectra.values, spectra.vectors
+            found = self._small(known, edge_index, spectra.owner, len(spectra.start) - 1)
+            if found is not None:
+                return found
         read = on_spectra(spectra, self._weights(), None, restore=self.phi0 == "walks")
         total = None if spectra.padded else len(spectra.vectors)
         return self._read(read, edge_index, spectra.start, spectra.owner, width, total)
+
+    def _small(
+        self, spectra: tuple[Tensor, Tensor], edge_index: Tensor, batch: Tensor | None, graphs: int, check: Any = None
+    ) -> Any:
+        """Return what :meth:`on` does by one kernel, or None where that one is not for this input."""
+        if "pairs" in self.reads or torch.compiler.is_compiling():
+            return None
+        turns, restore = [] if torch.is_grad_enabled() else [self._turn(what) for what in self.reads], self.phi0 == "walks"
+        known: Any = turns if turns and None not in turns else None
+        found = at_nodes_and_edges(
+            spectra, batch, edge_index, self._weights(), self.reads, known, restore=restore, graphs=graphs, check=check
+        )
+        if found is None:
+            return None
+        for i, what in enumerate(self.reads):
+            found[i] = found[i].to(self.scalars.dtype) if known else self._out(what, partial(_turned, found[i]))
+        return found[0] if isinstance(self.read, str) else tuple(found)
 
     @_untraced
     def _compute(
@@ -235,6 +260,11 @@ class LinearTransformerPE(nn.Module):
         """Encode graphs of which nothing was kept."""
         if num_nodes is None and batch is None and x is not None:
             num_nodes = len(x)
+        if self.functions and batch is None and self.degrees == "gram" and self.scalars.device.type == "cpu":
+            matrix = conductances(edge_index, edge_weight, num_nodes)
+            found = None if matrix is None else self._small(spectrum(matrix, self.laplacian)[:2], edge_index, None, 1)
+            if found is not None:
+                return found
         pairs = self._pairs(edge_index, edge_weight, batch, num_nodes)
         with torch.autocast(self.scalars.device.type, enabled=False):
             if self.functions:
@@ -243,11 +273,11 @@ class LinearTransformerPE(nn.Module):
                 return self._read(found, edge_index.long(), start, pairs.graph.batch, width)
             layers = self._layers()
             draws = self.draws if self.phi0 == "random" else 1
-            phi = self._encode(pairs, layers, self._start(pairs, x, generator, 0))
+            phi = self._encode(pairs, layers, start_of(self, pairs, x, generator, 0))
             for draw in range(1, draws):
-                phi = phi + self._encode(pairs, layers, self._start(pairs, x, generator, draw))
+                phi = phi + self._encode(pairs, layers, start_of(self, pairs, x, generator, draw))
             phi = phi if draws == 1 else phi / draws
-            return self._out("nodes", lambda turn: phi if turn is None else torch.addmm(turn[1], phi, turn[0]))
+            return self._out("nodes", partial(_turned, phi))
 
     def _pairs(self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None) -> Pairs:
         """Read and check edges, in the precision that the layers' N is made in."""
@@ -272,7 +302,7 @@ class LinearTransformerPE(nn.Module):
         weight = data.edge_weight if "edge_weight" in data else None
         pairs = self._pairs(data.edge_index, weight, None, data.num_nodes)
         rows = error_of(pairs, self._weights(), self.reads, restore=self.phi0 == "walks", seed=self.seed)
-        norm = cast(RunningNorm, self.norms["nodes"]) if self.norm else None
+        norm = self._norm("nodes")
         return torch.linalg.vector_norm(
             (rows if norm is None else rows * norm.scale(rows.dtype)) @ self.readout.mT.to(rows), dim=0
         )
@@ -302,19 +332,34 @@ class LinearTransformerPE(nn.Module):
 
     def _out(self, what: str, read: Callable[[Turn], Tensor]) -> Float[Tensor, "rows dim"]:
         """Read channels, normalise them and map them by M; before they are read where that is less work and can be done."""
-        readout = {"nodes": self.readout, "edges": self.edge_readout, "pairs": self.pair_readout}[what]
-        assert readout is not None
-        turn, norm = readout.mT.to(self._dtype), cast(RunningNorm, self.norms[what]) if self.norm else None
+        readout, norm, turn = self._readout(what), self._norm(what), self._turn(what)
         with torch.autocast(readout.device.type, enabled=False):
-            if self.dim > self.hidden or (norm is not None and norm.training):
-                found = read(None)
-                found = (found if norm is None else norm(found)) @ turn
-            elif norm is None:
-                found = read((turn, turn.new_zeros(self.dim)))
-            else:
-                turn = norm.scale(turn.dtype)[:, None] * turn
-                found = read((turn, -(norm.mean.to(turn.dtype) @ turn)))
+            found = read(turn)
+            if turn is None:
+                found = (found if norm is None else norm(found)) @ readout.mT.to(self._dtype)
             return found.to(readout.dtype)
+
+    def _turn(self, what: str) -> Turn:
+        """Return norm and M as one matrix, and what is added; None where the norm or a wide M comes after reading."""
+        readout, norm = self._readout(what), self._norm(what)
+        if self.dim > self.hidden or (norm is not None and norm.training):
+            return None
+        with torch.autocast(readout.device.type, enabled=False):
+            turn = readout.mT.to(self._dtype)
+            if norm is None:
+                return turn, turn.new_zeros(self.dim)
+            turn = norm.scale(turn.dtype)[:, None] * turn
+            return turn, -(norm.mean.to(turn.dtype) @ turn)
+
+    def _readout(self, what: str) -> Tensor:
+        """Return M of nodes, edges or pairs."""
+        found = {"nodes": self.readout, "edges": self.edge_readout, "pairs": self.pair_readout}[what]
+        assert found is not None
+        return found
+
+    def _norm(self, what: str) -> RunningNorm | None:
+        """Return the norm of nodes, edges or pairs."""
+        return cast(RunningNorm, self.norms[what]) if self.norm else None
 
     def _weights(self) -> Float[Tensor, "layers rows hidden"]:
         """Return the weights of all layers as the eigenvalues see them."""
@@ -326,30 +371,6 @@ class LinearTransformerPE(nn.Module):
     def _encode(self, pairs: Pairs, layers: list[Layer], start: Tensor | None) -> Float[Tensor, "nodes hidden"]:
         """Run the layers from one start."""
         return encode(Problem(pairs, start, layers, self.evolve, normalize_start=self.phi0 != "index"))
-
-    def _start(
-        self, pairs: Pairs, x: Tensor | None, generator: torch.Generator | None, draw: int
-    ) -> Float[Tensor, "nodes columns"] | None:
-        """Return Phi_0, or None for the diagonal start, which needs none."""
-        graph = pairs.graph
-        if self.phi0 == "diagonal":
-            return None
-        if self.embed is not None:
-            if x is None or tuple(x.shape) != (graph.num_nodes, self.embed.in_features):
-                got = "none" if x is None else tuple(x.shape)
-                raise ValueError(f"expected x of shape ({graph.num_nodes}, {self.embed.in_features}), got {got}")
-            return self.embed(x.to(self.scalars.dtype))
-        place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets.index_select(0, graph.batch)
-        if self.table is not None:
-            return self.table.index_select(0, place % len(self.table))
-        if generator is None and self.training:
-            self.calls += 1
-            rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-            generator = torch.Generator().manual_seed(1_000_003 * int(self.calls) + 2_654_435_761 * rank + self.seed)
-        if generator is not None:
-            shape = graph.num_nodes, self.hidden
-            return torch.randn(shape, generator=generator, device=generator.device).to(self.scalars)
-        return rows_of_seed(self.seed + 7919 * draw, graph.width, self.hidden).to(self.scalars).index_select(0, place)
 
     def _layers(self) -> list[Layer]:
         """Return the weights of every layer, scalars multiplied out; plain numbers where no gradient is wanted."""
@@ -365,33 +386,11 @@ class LinearTransformerPE(nn.Module):
             layers += [Layer(b_skip, b_gram, b_phi, skip, gram, phi, value, product)] * self.loops
         return layers
 
-    # ------------------------------------------------------------------------------------------------ files
-
-    def save_pretrained(self, save_directory: str | Path, *, push_to_hub: bool = False, **options: Any) -> str | None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder; an interrupted run leaves no half of a file.
-
-        With ``push_to_hub=True`` also upload them; ``options`` are then those of :meth:`push_to_hub`.
-        """
-        saving.save(self, Path(save_directory))
-        return self.push_to_hub(**options) if push_to_hub else None
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the files of :meth:`save_pretrained` to a repository on the Hugging Face hub; return the commit's address.
-
-        Args:
-            repo_id: ``owner/name``; made if it is not there.
-            options: ``private=`` and ``token=``, and what ``huggingface_hub.HfApi.upload_folder`` takes.
-        """
-        return saving.push(self, repo_id, **options)
-
-    @classmethod
-    def from_pretrained(cls, name: str | Path, **options: Any) -> LinearTransformerPE:
-        """Load a model: one that ships with the package (``"zinc"``), a folder, or a repository on the Hugging Face hub.
-
-        ``options`` are those of ``huggingface_hub.snapshot_download``.
-        """
-        return saving.load(cls, name, **options)
-
     def extra_repr(self) -> str:
         """Return the arguments that are not None, for ``repr``."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value is not None)
+
+
+def _turned(x: Tensor, turn: Turn) -> Tensor:
+    """Return channels times a matrix plus what is added."""
+    return x if turn is None else torch.addmm(turn[1], x, turn[0])

@@ -18,7 +18,7 @@ from ohmformer.encoding.inputs import SmallGraphs, read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pyg import Data, functional_transform
 from ohmformer.encoding.spectra import every_pair
-from ohmformer.encoding.transforms import Encoding, describe_model, graph_of, heat_at
+from ohmformer.encoding.transforms import Encoding, conductances_of, describe_model, graph_of, heat_at, resistances_of
 
 KINDS = ("resistance", "heat", "walks", "learned")
 
@@ -64,7 +64,8 @@ class AddRelativeEncoding(Encoding):
     def encode(self, data: Data) -> Float[Tensor, "pairs k"]:
         """Return the rows of all pairs, graph by graph."""
         if self.kind == "resistance":
-            resistance = ohm.effective_resistance(graph_of(data), "all").value.entries
+            small = resistances_of(data)
+            resistance = ohm.effective_resistance(graph_of(data), "all").value.entries if small is None else small.flatten()
             return (1 / (1 + resistance))[:, None]
         if self.kind == "heat":
             batch = data.get("batch", None)
@@ -90,6 +91,13 @@ class AddRelativeEncoding(Encoding):
 
 def _walks(data: Data, steps: int) -> Float[Tensor, "pairs steps"]:
     """Return ``(D^-1 A)^k`` of all pairs, k below ``steps``, by products of padded blocks; rows of single nodes are zero."""
+    small = conductances_of(data)
+    if small is not None:
+        walk = small / torch.where((degree := small.sum(1, keepdim=True)) > 0, degree, 1.0)
+        powers = [torch.eye(len(small), dtype=small.dtype)]
+        while len(powers) < steps:
+            powers.append(powers[-1] @ walk)
+        return torch.stack(powers, dim=2).flatten(0, 1)
     weight, batch = data.get("edge_weight", None), data.get("batch", None)
     pairs = read_pairs(data.edge_index, weight, batch, data.num_nodes, l1=False, dtype=torch.float64)
     graphs, degree = SmallGraphs.of(pairs), pairs.degree.sqrt()

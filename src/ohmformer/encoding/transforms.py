@@ -30,11 +30,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 import ohmformer as ohm
+from ohmformer import native
 from ohmformer.encoding.arguments import check_choices
 from ohmformer.encoding.engines import MOST_NODES, SPECTRA_UP_TO
 from ohmformer.encoding.inputs import read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pyg import BaseTransform, Data, functional_transform
+from ohmformer.encoding.small_graphs import conductances, spectrum
 from ohmformer.encoding.spectra import KEPT, Spectra, fingerprint
 from ohmformer.graph import Graph
 
@@ -47,9 +49,30 @@ def graph_of(data: Data) -> Graph:
     return replace(graph.to("cpu", torch.float64), batched=True)
 
 
+def conductances_of(data: Data) -> Float[Tensor, "nodes nodes"] | None:
+    """Return the conductances of one small graph as a matrix; None for batches and for what others have to look at."""
+    if data.get("batch", None) is not None:
+        return None
+    return conductances(data.edge_index, data.get("edge_weight", None), data.num_nodes)
+
+
+def resistances_of(data: Data) -> Float[Tensor, "nodes nodes"] | None:
+    """Return the effective resistances of all pairs of nodes of one small graph, infinite between components."""
+    weight = data.get("edge_weight", None)
+    matrix = None if weight is not None and not bool((weight > 0).all()) else conductances_of(data)
+    if matrix is None:
+        return None
+    n, found = len(matrix), torch.empty_like(matrix)
+    native.call("ohm_pairwise", 1, torch.tensor([n]), torch.zeros(1, dtype=torch.long), matrix, found)
+    return found
+
+
 def spectra_of(data: Data, laplacian: str) -> tuple[Spectra, Float[Tensor, " nodes"]]:
     """Return the spectra of L or N of all graphs on the CPU, vectors in float32, and their eigenvalues in float64."""
     assert data.edge_index is not None
+    matrix = conductances_of(data)
+    if matrix is not None:
+        return _spectra_of_one(matrix, laplacian)
     weight, batch = (None if x is None else x.cpu() for x in (data.get("edge_weight", None), data.get("batch", None)))
     combinatorial = laplacian == "combinatorial"
     pairs = read_pairs(
@@ -60,6 +83,13 @@ def spectra_of(data: Data, laplacian: str) -> tuple[Spectra, Float[Tensor, " nod
     spectra, unit = Spectra.of(pairs, torch.float32), pairs.unit
     unit = unit.index_select(0, spectra.owner) if isinstance(unit, Tensor) else unit
     return spectra, spectra.values.double() * (pairs.degree * unit if combinatorial else 1.0)
+
+
+def _spectra_of_one(conductance: Float[Tensor, "nodes nodes"], laplacian: str) -> tuple[Spectra, Float[Tensor, " nodes"]]:
+    """Return :func:`spectra_of` of one small graph."""
+    values, vectors, unit = spectrum(conductance, laplacian)
+    owner, ends = torch.zeros(len(values), dtype=torch.long), torch.tensor([0, len(values)])
+    return Spectra.arrange(values, vectors, ends, owner), values.double() * unit
 
 
 def heat_at(data: Data, times: Sequence[int | float], laplacian: str, u: Tensor, v: Tensor) -> Float[Tensor, "rows times"]:
@@ -152,14 +182,17 @@ class AddSpectrum(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         """Add the spectrum to the data."""
-        weight = data.edge_weight if "edge_weight" in data else None
-        batch = data.batch if "batch" in data else None
-        pairs = read_pairs(
-            data.edge_index, weight, batch, data.num_nodes, l1=False, dtype=torch.float64,
-            combinatorial=self.laplacian == "combinatorial",
-        )  # fmt: skip
-        spectra = Spectra.of(pairs, torch.float32)
-        assert data.edge_index is not None
+        if data.edge_index is None:
+            raise ValueError("expected data with an edge_index, it has none")
+        weight, matrix = data.get("edge_weight", None), conductances_of(data)
+        if matrix is not None:
+            spectra, _ = _spectra_of_one(matrix, self.laplacian)
+        else:
+            pairs = read_pairs(
+                data.edge_index, weight, data.get("batch", None), data.num_nodes, l1=False, dtype=torch.float64,
+                combinatorial=self.laplacian == "combinatorial",
+            )  # fmt: skip
+            spectra = Spectra.of(pairs, torch.float32)
         check = fingerprint(data.edge_index, weight, spectra.first, spectra.owner, len(spectra.start) - 1, self.laplacian)
         for name, value in zip(KEPT, (spectra.values, spectra.vectors, check), strict=True):
             data[name] = value
@@ -178,6 +211,11 @@ class AddResistancePE(Encoding):
 
     def encode(self, data: Data) -> Float[Tensor, "nodes 2"]:
         """Return ``(nodes, 2)``."""
+        small = resistances_of(data)
+        if small is not None:
+            here = small.isfinite()
+            resistance = torch.where(here, small, 0.0)
+            return torch.stack([resistance.sum(1) / here.sum(1), resistance.amax(1)], dim=1)
         graph = graph_of(data)
         pairs = ohm.effective_resistance(graph, "all").value
         resistance = torch.where(pairs.entries.isfinite(), pairs.entries, 0.0)
@@ -298,6 +336,9 @@ class AddEdgeResistance(Encoding):
     def encode(self, data: Data) -> Float[Tensor, "edges 1"]:
         """Return ``(edges, 1)``, in the order of ``edge_index``."""
         assert data.edge_index is not None
+        small = resistances_of(data)
+        if small is not None:
+            return small[data.edge_index[0], data.edge_index[1]][:, None]
         return ohm.effective_resistance(graph_of(data), data.edge_index.t().cpu()).value[:, None]
 
 

@@ -188,6 +188,18 @@ KERNELS: dict[str, Kernel] = {
         WHOLE + 10 * ARRAY,
         {"nodes": 64},
     ),
+    "ohm_conductances": Kernel(
+        "The conductances of one small graph as a matrix, from its edges as PyG lists them.",
+        "conductances.c",
+        2 * WHOLE + 5 * ARRAY,
+        {"nodes": 64},
+    ),
+    "ohm_spectrum": Kernel(
+        "Eigenvalues and eigenvectors of one small graph from the matrix of its conductances.",
+        "eigen.c",
+        2 * WHOLE + 4 * ARRAY,
+        {"nodes": 64},
+    ),
     "ohm_local": Kernel(
         "Polynomials of a large sparse matrix at its nodes and entries, by walks around every node.",
         "local.c",
@@ -200,6 +212,18 @@ KERNELS: dict[str, Kernel] = {
         "local.c",
         3 * WHOLE + DOUBLE + 5 * ARRAY,
         {"multiple": 8},
+    ),
+    "ohm_functions": Kernel(
+        "The layers of the learned encoding on the spectra of graphs, read at all nodes and edges.",
+        "on_spectrum.c",
+        8 * WHOLE + 13 * ARRAY,
+        {"channels": 16},
+    ),
+    "ohm_functions_backward": Kernel(
+        "The gradient of ohm_functions with respect to the weights of its layers.",
+        "on_spectrum.c",
+        6 * WHOLE + 9 * ARRAY,
+        {"channels": 16},
     ),
     "ohm_read_pairs": Kernel(
         "Functions of the Laplacian at pairs of nodes, from their values on its eigenvalues.",

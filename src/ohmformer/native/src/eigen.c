@@ -138,11 +138,45 @@ static void diagonal(int n, Wide *d, Wide *e, Wide *z, Wide nothing) {
         }
 }
 
+/* where the matrices of WIDE graphs are worked on; NULL if there is no memory */
+static Wide *workspace(void) {
+    void *memory = NULL;
+    return posix_memalign(&memory, 64, (2 * EIGEN_NODES * EIGEN_NODES + 2 * EIGEN_NODES) * sizeof(Wide)) ? NULL : memory;
+}
+
+/* the eigenvalues d of matrices (n, n) that lie at the beginning of a workspace, and their eigenvectors, one after the other */
+static const Wide *solve(int n, Wide *matrix, Wide **d) {
+    Wide *z = matrix + EIGEN_NODES * EIGEN_NODES, *e = z + EIGEN_NODES * EIGEN_NODES + EIGEN_NODES;
+    *d = e - EIGEN_NODES;
+    const Wide nothing = negligible(n, matrix);
+    tridiagonal(n, matrix, *d, e, nothing);
+    for (int i = 1; i < n; i++) e[i - 1] = e[i];
+    e[n - 1] = wide(0);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) z[j * n + i] = matrix[i * n + j];
+    diagonal(n, *d, e, z, nothing);
+    return z;
+}
+
+/* the spectrum of one lane, a graph of so many nodes, with ascending eigenvalues */
+static void write_lane(int lane, int n, int64_t nodes, const Wide *d, const Wide *z, float *values, float *vectors) {
+    int ascending[EIGEN_NODES];
+    for (int j = 0; j < nodes; j++) {
+        int at = j;
+        for (; at > 0 && d[ascending[at - 1]][lane] > d[j][lane]; at--) ascending[at] = ascending[at - 1];
+        ascending[at] = j;
+    }
+    for (int64_t j = 0; j < nodes; j++) {
+        const Wide *column = z + ascending[j] * n;
+        values[j] = (float)d[ascending[j]][lane];
+        for (int64_t k = 0; k < nodes; k++) vectors[k * nodes + j] = (float)column[k][lane];
+    }
+}
+
 static int run(const void *arguments, int64_t first, int64_t last) {
     const Eigen *a = arguments;
-    void *memory = NULL;
-    if (posix_memalign(&memory, 64, (2 * EIGEN_NODES * EIGEN_NODES + 2 * EIGEN_NODES) * sizeof(Wide))) return 1;
-    Wide *matrix = memory, *z = matrix + EIGEN_NODES * EIGEN_NODES, *d = z + EIGEN_NODES * EIGEN_NODES, *e = d + EIGEN_NODES;
+    Wide *matrix = workspace(), *d;
+    if (!matrix) return 1;
     for (int64_t group = first; group < last; group++) {
         const int64_t *which = a->order + group * WIDE;
         const int count = a->graphs - group * WIDE < WIDE ? (int)(a->graphs - group * WIDE) : WIDE;
@@ -162,30 +196,13 @@ static int run(const void *arguments, int64_t first, int64_t last) {
                 matrix[v * n + u][i] += a->off[k];
             }
         }
-        const Wide nothing = negligible(n, matrix);
-        tridiagonal(n, matrix, d, e, nothing);
-        for (int i = 1; i < n; i++) e[i - 1] = e[i];
-        e[n - 1] = wide(0);
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < n; j++) z[j * n + i] = matrix[i * n + j];
-        diagonal(n, d, e, z, nothing);
+        const Wide *z = solve(n, matrix, &d);
         for (int i = 0; i < count; i++) {
-            const int64_t from = a->start[which[i]], nodes = a->start[which[i] + 1] - from;
-            float *out = a->vectors + a->place[which[i]];
-            int ascending[EIGEN_NODES];
-            for (int j = 0; j < nodes; j++) {
-                int at = j;
-                for (; at > 0 && d[ascending[at - 1]][i] > d[j][i]; at--) ascending[at] = ascending[at - 1];
-                ascending[at] = j;
-            }
-            for (int64_t j = 0; j < nodes; j++) {
-                const Wide *column = z + ascending[j] * n;
-                a->values[from + j] = (float)d[ascending[j]][i];
-                for (int64_t k = 0; k < nodes; k++) out[k * nodes + j] = (float)column[k][i];
-            }
+            const int64_t from = a->start[which[i]];
+            write_lane(i, n, a->start[which[i] + 1] - from, d, z, a->values + from, a->vectors + a->place[which[i]]);
         }
     }
-    free(memory);
+    free(matrix);
     return 0;
 }
 
@@ -196,4 +213,33 @@ EXPORT int ohm_eigen(int64_t threads, int64_t graphs, const int64_t *order, cons
                      float *values, float *vectors) {
     const Eigen a = {graphs, order, start, edge_start, u, v, off, diagonal_entries, values, vectors, place};
     return share_out(threads, (graphs + WIDE - 1) / WIDE, 4, run, &a);
+}
+
+/* The spectrum of one graph of so many nodes with these conductances (nodes, nodes): of N = D^-1/2 L D^-1/2, or of L over its largest
+ * degree, which is written to `unit`. Returns one if there is no memory. */
+EXPORT int ohm_spectrum(int64_t threads, int64_t nodes, int64_t combinatorial, const double *conductance, float *values, float *vectors,
+                        double *unit) {
+    (void)threads;
+    double degree[EIGEN_NODES], largest = 0;
+    for (int64_t i = 0; i < nodes; i++) {
+        degree[i] = 0;
+        for (int64_t j = 0; j < nodes; j++) degree[i] += conductance[i * nodes + j];
+        largest = degree[i] > largest ? degree[i] : largest;
+    }
+    Wide *matrix = workspace(), *d;
+    if (!matrix) return 1;
+    memset(matrix, 0, nodes * nodes * sizeof(Wide));
+    for (int64_t i = 0; i < nodes; i++) {
+        const double over = degree[i] > 0 ? 1 / sqrt(combinatorial ? largest : degree[i]) : 0;
+        matrix[i * (nodes + 1)][0] = degree[i] > 0 ? (combinatorial ? degree[i] / largest : 1) : 0;
+        for (int64_t j = 0; j < i; j++) {
+            const double beside = degree[j] > 0 ? over / sqrt(combinatorial ? largest : degree[j]) : 0;
+            matrix[i * nodes + j][0] = matrix[j * nodes + i][0] = -conductance[i * nodes + j] * beside;
+        }
+    }
+    const Wide *z = nodes ? solve((int)nodes, matrix, &d) : NULL;
+    if (nodes) write_lane(0, (int)nodes, nodes, d, z, values, vectors);
+    *unit = combinatorial ? largest : 1;
+    free(matrix);
+    return 0;
 }

@@ -15,7 +15,8 @@
 #define ENCODE_CHANNELS 8
 #define ENCODE_NODES 64 /* nodes of a graph whose B evolves, in ohm_encode */
 #define SPECTRUM_CHANNELS 16
-#define EIGEN_NODES 64 /* nodes of a graph in ohm_eigen */
+#define EIGEN_NODES 64 /* nodes of a graph in ohm_eigen and ohm_spectrum */
+#define CONDUCTANCE_NODES 64 /* nodes of a graph in ohm_conductances */
 #define LOCAL_DEGREE 64 /* of polynomials in ohm_local */
 
 /* Vectors are as wide as a register: gcc works on wider ones in memory, which is several times slower. */

@@ -131,21 +131,50 @@ EXPORT int ohm_on_spectrum(int64_t threads, int64_t graphs, int64_t depth, int64
     return share_out(threads, graphs, SHARE, run_forward, &a);
 }
 
+/* Where the functions of N of all graphs are read: at nodes, and at edges listed one graph after the other. */
+typedef struct {
+    int64_t graphs, width;                            /* width: nodes of the largest graph */
+    int64_t *start, *edge_start, *place;              /* of every graph: its first node and edge, and where its eigenvectors begin */
+    const int64_t *u, *v;
+    const float *vectors;
+} Points;
+
 typedef struct {
     Layers layers;
-    int64_t graphs, parts, width; /* width: nodes of the largest graph */
-    const Row *g_out;
+    int64_t graphs, parts, width;
+    const Row *g_out;       /* of p, or NULL: then of what is read at points */
+    const Points *points;
+    const Row *g_nodes, *g_edges;
     Layer *sums; /* d_weights of every part of the graphs */
 } Backward;
 
-/* Add what one graph gives to d_weights; p, g, before, sums and inverse are what it works in */
-static void backward_one(const Backward *b, int64_t graph, Layer *d, Row *p, Row *g, Row *before, Row *inverse, float *sums) {
-    const Layers *a = &b->layers;
+/* d[j] <- d[j] + the sum over so many pairs (u, v) of x_uj x_vj g, x being the eigenvectors (size, size) of a graph; four pairs at a time */
+static void add_gradient(int64_t size, const float *x, int64_t pairs, const int64_t *u, const int64_t *v, int64_t from, const Row *g,
+                         Row *d) {
+    for (int64_t r = 0; r < pairs; r += 4) {
+        const float *a[4], *b[4];
+        Row of[4];
+        for (int k = 0; k < 4; k++) {
+            const int64_t row = r + k < pairs ? r + k : r;
+            a[k] = x + size * (u ? u[row] - from : row), b[k] = x + size * (v ? v[row] - from : row);
+            of[k] = r + k < pairs ? g[row] : all(0);
+        }
+        for (int64_t j = 0; j < size; j++) {
+            Row sum = d[j];
+            for (int k = 0; k < 4; k++) sum = plus_scaled(sum, a[k][j] * b[k][j], of[k]);
+            d[j] = sum;
+        }
+    }
+}
+
+/* Add what one graph gives to d_weights, g_out being the gradient of its rows; p, g, before, sums and inverse are what it works in */
+static void backward_one(const Layers *a, int64_t graph, const Row *g_out, Layer *d, Row *p, Row *g, Row *before, Row *inverse,
+                         float *sums) {
     const int64_t from = a->start[graph], size = a->start[graph + 1] - from;
     const Row scale = forward(a, graph, p, before, sums, inverse);
     Row norms = all(0); /* what every norm gets from being restored */
     for (int64_t i = 0; i < size; i++) {
-        g[i] = times(scale, b->g_out[from + i]);
+        g[i] = times(scale, g_out[i]);
         if (a->restore) norms = plus(norms, g[i], p[i]);
     }
     for (int64_t l = a->depth - 1; l >= 0; l--) {
@@ -171,37 +200,77 @@ static void backward_one(const Backward *b, int64_t graph, Layer *d, Row *p, Row
 
 static int run_backward(const void *arguments, int64_t first_part, int64_t last_part) {
     const Backward *b = arguments;
+    const Points *o = b->points;
     const int64_t width = b->width, depth = b->layers.depth;
-    Row *p = memory((2 + depth) * width + depth + (depth * width + CHANNELS - 1) / CHANNELS);
+    Row *p = memory((3 + depth) * width + depth + (depth * width + CHANNELS - 1) / CHANNELS);
     if (!p) return 1;
-    Row *g = p + width, *before = g + width, *inverse = before + depth * width;
+    Row *g = p + width, *read = g + width, *before = read + width, *inverse = before + depth * width;
     for (int64_t part = first_part; part < last_part; part++) {
         const int64_t first = b->graphs * part / b->parts, last = b->graphs * (part + 1) / b->parts;
-        for (int64_t graph = first; graph < last; graph++)
-            backward_one(b, graph, b->sums + part * depth, p, g, before, inverse, (float *)(inverse + depth));
+        for (int64_t graph = first; graph < last; graph++) {
+            const int64_t from = b->layers.start[graph], size = b->layers.start[graph + 1] - from;
+            const Row *g_out = b->g_out ? b->g_out + from : read;
+            if (!b->g_out) {
+                const float *x = o->vectors + o->place[graph];
+                const int64_t edge = o->edge_start[graph], edges = o->edge_start[graph + 1] - edge;
+                memset(read, 0, size * sizeof(Row));
+                if (b->g_nodes) add_gradient(size, x, size, NULL, NULL, from, b->g_nodes + from, read);
+                if (b->g_edges) add_gradient(size, x, edges, o->u + edge, o->v + edge, from, b->g_edges + edge, read);
+            }
+            backward_one(&b->layers, graph, g_out, b->sums + part * depth, p, g, before, inverse, (float *)(inverse + depth));
+        }
     }
     free(p);
     return 0;
 }
 
-/* d_weights (depth, 4, CHANNELS) from the gradient of out. Returns one if there is no memory. */
-EXPORT int ohm_on_spectrum_backward(int64_t threads, int64_t graphs, int64_t depth, int64_t restore, const float *first,
-                                    const float *later, const int64_t *start, const void *weights, const void *g_out,
-                                    void *d_weights) {
-    const int64_t size = 4 * depth, parts = graphs < SUMS ? graphs : SUMS;
-    int64_t width = 0;
-    for (int64_t g = 0; g < graphs; g++) width = start[g + 1] - start[g] > width ? start[g + 1] - start[g] : width;
-    Row *sums = memory(parts * size + 1), *d = d_weights;
+/* d_weights (depth, 4, CHANNELS), summed in the same order however many threads there are. Returns one if there is no memory. */
+static int run_all_backward(int64_t threads, Backward *b, Row *d) {
+    const int64_t size = 4 * b->layers.depth, parts = b->graphs < SUMS ? b->graphs : SUMS;
+    Row *sums = memory(parts * size + 1);
     if (!sums) return 1;
     memset(sums, 0, parts * size * sizeof(Row));
-    const Backward b = {{depth, restore, first, later, start, weights, NULL}, graphs, parts, width, g_out, (Layer *)sums};
-    const int failed = share_out(threads, parts, 1, run_backward, &b);
+    b->parts = parts, b->sums = (Layer *)sums;
+    const int failed = share_out(threads, parts, 1, run_backward, b);
     for (int64_t i = 0; i < size; i++) {
         d[i] = all(0);
         for (int64_t part = 0; part < parts; part++) d[i] = plus_scaled(d[i], 1, sums[part * size + i]);
     }
     free(sums);
     return failed;
+}
+
+/* d_weights (depth, 4, CHANNELS) from the gradient of out. Returns one if there is no memory. */
+EXPORT int ohm_on_spectrum_backward(int64_t threads, int64_t graphs, int64_t depth, int64_t restore, const float *first,
+                                    const float *later, const int64_t *start, const void *weights, const void *g_out,
+                                    void *d_weights) {
+    Backward b = {.layers = {depth, restore, first, later, start, weights, NULL}, .graphs = graphs, .g_out = g_out};
+    for (int64_t g = 0; g < graphs; g++) b.width = start[g + 1] - start[g] > b.width ? start[g + 1] - start[g] : b.width;
+    return run_all_backward(threads, &b, d_weights);
+}
+
+typedef double Double __attribute__((vector_size(4 * LANES), aligned(8)));
+#define DOUBLES (2 * PARTS) /* of a row of channels */
+
+/* out <- shift + the sum over j of x_j y_j p_j, in float64: a norm may multiply what is rounded away by 100 */
+static void read_row(int64_t size, const float *x, const float *y, const double *p, double *product, const float *shift, int64_t columns,
+                     float *out) {
+    Double even[DOUBLES], odd[DOUBLES];
+    for (int v = 0; v < DOUBLES; v++) even[v] = odd[v] = (Double){0};
+    if (shift)
+        for (int c = 0; c < CHANNELS; c++) ((double *)even)[c] = shift[c];
+    for (int64_t j = 0; j < size; j++) product[j] = (double)x[j] * y[j];
+    const Double *row = (const Double *)p;
+    int64_t j = 0;
+    for (; j + 1 < size; j += 2, row += 2 * DOUBLES)
+        for (int v = 0; v < DOUBLES; v++) even[v] += product[j] * row[v], odd[v] += product[j + 1] * row[DOUBLES + v];
+    if (j < size)
+        for (int v = 0; v < DOUBLES; v++) even[v] += product[j] * row[v];
+    for (int v = 0; v < DOUBLES; v++) even[v] += odd[v];
+    if (columns == CHANNELS)
+        for (int c = 0; c < CHANNELS; c++) out[c] = (float)((double *)even)[c];
+    else
+        for (int c = 0; c < columns; c++) out[c] = (float)((double *)even)[c];
 }
 
 typedef struct {
@@ -212,17 +281,12 @@ typedef struct {
     float *out;
 } Reading;
 
-typedef double Double __attribute__((vector_size(4 * LANES), aligned(8)));
-#define DOUBLES (2 * PARTS) /* of a row of channels */
-
-/* sums in float64: a norm may multiply what is rounded away by 100 */
 static int run_read(const void *arguments, int64_t begin, int64_t end) {
     const Reading *a = arguments;
     int64_t graph = -1, most = 0;
     double *p = NULL, *product = NULL; /* of the graph that was read last, and of two rows of its eigenvectors */
     for (int64_t r = begin; r < end; r++) {
         const int64_t from = a->first[a->u[r]], size = a->size[a->u[r]];
-        const float *x = a->vectors + a->offset[a->u[r]], *y = a->vectors + a->offset[a->v[r]];
         if (from != graph) {
             if (size > most) {
                 free(p);
@@ -233,18 +297,8 @@ static int run_read(const void *arguments, int64_t begin, int64_t end) {
             for (int64_t j = 0; j < CHANNELS * size; j++) p[j] = a->in[CHANNELS * from + j];
             graph = from;
         }
-        Double even[DOUBLES], odd[DOUBLES];
-        for (int v = 0; v < DOUBLES; v++) even[v] = odd[v] = (Double){0};
-        for (int c = 0; c < CHANNELS; c++) ((double *)even)[c] = a->shift[c];
-        for (int64_t j = 0; j < size; j++) product[j] = (double)x[j] * y[j];
-        const Double *row = (const Double *)p;
-        int64_t j = 0;
-        for (; j + 1 < size; j += 2, row += 2 * DOUBLES)
-            for (int v = 0; v < DOUBLES; v++) even[v] += product[j] * row[v], odd[v] += product[j + 1] * row[DOUBLES + v];
-        if (j < size)
-            for (int v = 0; v < DOUBLES; v++) even[v] += product[j] * row[v];
-        for (int v = 0; v < DOUBLES; v++) even[v] += odd[v];
-        for (int c = 0; c < CHANNELS; c++) a->out[CHANNELS * r + c] = (float)((double *)even)[c];
+        const float *x = a->vectors + a->offset[a->u[r]], *y = a->vectors + a->offset[a->v[r]];
+        read_row(size, x, y, p, product, a->shift, CHANNELS, a->out + CHANNELS * r);
     }
     free(p);
     return 0;
@@ -268,4 +322,128 @@ EXPORT int ohm_read_pairs_backward(int64_t threads, int64_t rows, const float *v
         for (int64_t j = 0; j < size[u[r]]; j++) d[j] = plus_scaled(d[j], x[j] * y[j], g[r]);
     }
     return 0;
+}
+
+static void forget(Points *o) { free(o->start); }
+
+/* Find where everything lies. Returns one if there is no memory, two if graphs are not in order, if an edge joins two, or if there are
+ * not as many entries of eigenvectors. */
+static int arrange(Points *o, int64_t nodes, int64_t pairs, int64_t entries, const int64_t *batch) {
+    o->start = calloc(3 * (o->graphs + 1), sizeof(int64_t));
+    if (!o->start) return 1;
+    o->edge_start = o->start + o->graphs + 1, o->place = o->edge_start + o->graphs + 1;
+    for (int64_t i = 0; i < nodes; i++) {
+        const int64_t g = batch ? batch[i] : 0;
+        if (g < 0 || g >= o->graphs || (i && batch && g < batch[i - 1])) return 2;
+        o->start[g + 1]++;
+    }
+    for (int64_t g = 0; g < o->graphs; g++) {
+        const int64_t size = o->start[g + 1];
+        o->width = size > o->width ? size : o->width;
+        o->place[g + 1] = o->place[g] + size * size;
+        o->start[g + 1] += o->start[g];
+    }
+    if (o->place[o->graphs] != entries) return 2;
+    int64_t g = 0;
+    for (int64_t k = 0; k < pairs; k++) {
+        const int64_t u = o->u[k], v = o->v[k];
+        if (u < 0 || u >= nodes) return 2;
+        for (; u >= o->start[g + 1]; g++) o->edge_start[g + 1] = k;
+        if (u < o->start[g] || v < o->start[g] || v >= o->start[g + 1]) return 2;
+    }
+    for (; g < o->graphs; g++) o->edge_start[g + 1] = pairs;
+    return 0;
+}
+
+/* Whether the numbers by which graphs are told from others are those of these edges and weights; see spectra.fingerprint. */
+static int fits(const Points *o, const float *weight, int64_t combinatorial, const float *check) {
+    float *f = malloc((o->width + 1) * sizeof *f);
+    int same = f != NULL;
+    for (int64_t k = 0; same && k < o->width; k++) f[k] = sinf(1.7f * (float)k + 0.3f);
+    for (int64_t g = 0; same && g < o->graphs; g++) {
+        double mean = 0, total = 0;
+        for (int64_t k = o->edge_start[g]; k < o->edge_start[g + 1]; k++) {
+            const float w = weight ? weight[k] : 1;
+            total += w, mean += w * f[o->u[k] - o->start[g]] * f[o->v[k] - o->start[g]];
+        }
+        same = fabs(mean / (total > 0 ? total : 1) + (combinatorial ? 10 : 0) - check[g]) < 1e-3;
+    }
+    free(f);
+    return same;
+}
+
+typedef struct {
+    Layers layers;
+    const Points *points;
+    int64_t columns;
+    const float *turn[2]; /* (CHANNELS + 1, CHANNELS) that channels at nodes and at edges are multiplied by, its last row added, or NULL */
+    float *out[2];        /* (nodes, columns) and (edges, columns), or NULL */
+} Functions;
+
+static int run_functions(const void *arguments, int64_t first, int64_t last) {
+    const Functions *a = arguments;
+    const Points *o = a->points;
+    const int64_t width = o->width;
+    Row *p = memory((1 + 2) * width + (2 * width + CHANNELS - 1) / CHANNELS + 1);
+    if (!p) return 1;
+    double *values = (double *)(p + width), *product = values + CHANNELS * width;
+    for (int64_t g = first; g < last; g++) {
+        const int64_t from = o->start[g], size = o->start[g + 1] - from, edge = o->edge_start[g];
+        const float *x = o->vectors + o->place[g];
+        const Row scale = forward(&a->layers, g, p, NULL, NULL, NULL);
+        for (int64_t i = 0; i < size; i++) p[i] = times(p[i], scale);
+        for (int what = 0; what < 2; what++) {
+            const Row *turn = (const Row *)a->turn[what];
+            const float *shift = turn ? (const float *)(turn + CHANNELS) : NULL;
+            float *out = a->out[what];
+            if (!out) continue;
+            for (int64_t i = 0; i < size; i++) {
+                Row row = p[i];
+                if (turn) {
+                    const float *of = (const float *)(p + i);
+                    row = all(0);
+                    for (int c = 0; c < CHANNELS; c++) row = plus_scaled(row, of[c], turn[c]);
+                }
+                for (int c = 0; c < CHANNELS; c++) values[CHANNELS * i + c] = ((const float *)&row)[c];
+            }
+            const int64_t begin = what ? edge : from, rows = what ? o->edge_start[g + 1] - edge : size;
+            for (int64_t r = 0; r < rows; r++) {
+                const int64_t i = what ? o->u[edge + r] - from : r, j = what ? o->v[edge + r] - from : r;
+                read_row(size, x + size * i, x + size * j, values, product, shift, a->columns, out + a->columns * (begin + r));
+            }
+        }
+    }
+    free(p);
+    return 0;
+}
+
+/* Functions of N, given by the weights of layers, at all nodes and edges of graphs whose spectra are known: see Functions. taken <-
+ * whether graphs, edges and spectra fit together, otherwise nothing is written; check: numbers by which that is told, or NULL. */
+EXPORT int ohm_functions(int64_t threads, int64_t graphs, int64_t nodes, int64_t pairs, int64_t entries, int64_t depth, int64_t restore,
+                         int64_t columns, int64_t combinatorial, const int64_t *batch, const int64_t *u, const int64_t *v,
+                         const float *weight, const float *check, const float *values, const float *vectors, const void *weights,
+                         const float *node_turn, float *at_nodes, const float *edge_turn, float *at_edges, int64_t *taken) {
+    Points o = {.graphs = graphs, .u = u, .v = v, .vectors = vectors};
+    int failed = arrange(&o, nodes, pairs, entries, batch);
+    *taken = !failed && (!check || fits(&o, weight, combinatorial, check));
+    if (*taken) {
+        const Functions a = {{depth, restore, values, values, o.start, weights, NULL}, &o, columns, {node_turn, edge_turn},
+                             {at_nodes, at_edges}};
+        failed = share_out(threads, graphs, SHARE, run_functions, &a);
+    }
+    forget(&o);
+    return failed == 1;
+}
+
+/* d_weights (depth, 4, CHANNELS) from the gradients of what is read at nodes and at edges, each NULL if there is none. */
+EXPORT int ohm_functions_backward(int64_t threads, int64_t graphs, int64_t nodes, int64_t pairs, int64_t entries, int64_t depth,
+                                  int64_t restore, const int64_t *batch, const int64_t *u, const int64_t *v, const float *values,
+                                  const float *vectors, const void *weights, const void *g_nodes, const void *g_edges, void *d_weights) {
+    Points o = {.graphs = graphs, .u = u, .v = v, .vectors = vectors};
+    int failed = arrange(&o, nodes, pairs, entries, batch);
+    Backward b = {.layers = {depth, restore, values, values, o.start, weights, NULL}, .graphs = graphs, .width = o.width, .points = &o,
+                  .g_nodes = g_nodes, .g_edges = g_edges};
+    if (!failed) failed = run_all_backward(threads, &b, d_weights);
+    forget(&o);
+    return failed != 0;
 }

@@ -1,0 +1,133 @@
+"""Small graphs by few calls of C: one graph's conductances and spectrum, and channels of any number at nodes and edges.
+
+A molecule has two dozen nodes: what is done in Python, operation by operation, takes longer than the arithmetic. These
+functions take input that is plainly right and return None for everything else, which general code then reads, or refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ohmformer import native
+from ohmformer.encoding.kernels import supports
+
+
+def conductances(edge_index: Any, weight: Tensor | None, nodes: int | None) -> Float[Tensor, "nodes nodes"] | None:
+    """Return the conductances between all nodes of one small graph on the CPU, each edge counted once, in float64."""
+    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.long or edge_index.ndim != 2 or len(edge_index) != 2:
+        return None
+    given = () if weight is None else (weight,)
+    if nodes is None or not supports("ohm_conductances", (), given, nodes=nodes) or edge_index.device.type != "cpu":
+        return None
+    if weight is not None:
+        if not weight.is_floating_point() or weight.shape != edge_index.shape[1:] or weight.device.type != "cpu":
+            return None
+        weight = weight.detach().double().contiguous()
+    found, taken = torch.empty(nodes, nodes, dtype=torch.float64), torch.empty(1, dtype=torch.long)
+    u, v = (x.contiguous() for x in edge_index)
+    native.call("ohm_conductances", nodes, len(u), u, v, weight, found, taken)
+    return found if taken.numpy()[0] else None
+
+
+def spectrum(
+    conductance: Float[Tensor, "nodes nodes"], laplacian: str
+) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " entries"], float]:
+    """Return eigenvalues and eigenvectors of N, or of L over its largest degree, and what that L was divided by."""
+    n = len(conductance)
+    values, vectors, unit = torch.empty(n), torch.empty(n * n), torch.empty(1, dtype=torch.float64)
+    native.call("ohm_spectrum", n, int(laplacian == "combinatorial"), conductance, values, vectors, unit)
+    return values, vectors, float(unit.numpy()[0])
+
+
+def at_nodes_and_edges(
+    spectra: tuple[Float[Tensor, " nodes"], Float[Tensor, " entries"]],
+    batch: Int[Tensor, " nodes"] | None,
+    edge_index: Int[Tensor, "2 edges"],
+    weights: Float[Tensor, "layers rows channels"],
+    reads: Sequence[str],
+    turns: Sequence[tuple[Tensor, Tensor]] | None = None,
+    *,
+    restore: bool,
+    graphs: int = 1,
+    check: tuple[Tensor, Tensor | None, str] | None = None,
+) -> list[Tensor] | None:
+    """Return channels at nodes and edges, in the order of ``reads``, from the spectra of all graphs side by side.
+
+    None where no kernel is written for the input, or where graphs, edges and spectra do not plainly fit together.
+
+    Args:
+        spectra: eigenvalues, and eigenvectors, nodes by eigenvalues.
+        batch: the graph of every node; one graph if None.
+        edge_index: edges, one graph after the other.
+        weights: of the layers.
+        reads: ``"nodes"``, ``"edges"``, or both.
+        turns: for every read what channels are multiplied by and what is added, where no gradient is wanted.
+        restore: see :func:`on_spectrum`.
+        graphs: how many there are.
+        check: for spectra that were kept, their fingerprints, weights of edges and which Laplacian.
+    """
+    channels, whole = weights.shape[2], [x for x in (edge_index, batch) if x is not None]
+    arrays = *spectra, weights, *(x for turn in turns or () for x in turn)
+    if (
+        "pairs" in reads
+        or any(x.dtype != torch.long or x.device.type != "cpu" for x in whole)
+        or not supports("ohm_functions", arrays, spectra, channels=channels)
+    ):
+        return None
+    missing = native.KERNELS["ohm_functions"].limits["channels"] - channels
+    weights = (pad(weights, (0, missing)) if missing else weights).contiguous()
+    values, vectors = (x.contiguous() for x in spectra)
+    u, v = (x.contiguous() for x in edge_index)
+    sizes, lists = (graphs, len(values), len(u), len(vectors), len(weights), int(restore)), (batch, u, v)
+    if torch.is_grad_enabled() and weights.requires_grad:
+        taken, *found = _Functions.apply(weights, sizes, lists, (values, vectors), check, tuple(reads))
+    else:
+        taken, *found = _run(weights, sizes, lists, (values, vectors), check, reads, turns)
+    if not taken:
+        return None
+    return [x[:, :channels] for x in found] if missing and turns is None else found
+
+
+def _run(
+    weights: Tensor, sizes: Any, lists: Any, spectra: Any, check: Any, reads: Sequence[str], turns: Any = None
+) -> tuple[Any, ...]:
+    """Call the kernel; return whether it took the input, and what it read."""
+    most = weights.shape[2]
+    kept, weight, laplacian = (None, None, "") if check is None else check
+    weight = weight if weight is None else weight.detach().flatten().float().contiguous()
+    columns, rows = most if turns is None else turns[0][0].shape[1], {"nodes": sizes[1], "edges": sizes[2]}
+    out, turn = {what: weights.new_empty(rows[what], columns) for what in reads}, {}
+    for what, (by, plus) in zip(reads, turns or (), strict=False):
+        turn[what] = torch.cat([pad(by, (0, most - columns, 0, most - len(by))), pad(plus, (0, most - columns))[None]])
+    taken = torch.empty(1, dtype=torch.long)
+    targets = turn.get("nodes"), out.get("nodes"), turn.get("edges"), out.get("edges"), taken
+    numbers = *sizes, columns, int(laplacian == "combinatorial")
+    native.call("ohm_functions", *numbers, *lists, weight, kept, *spectra, weights, *targets)
+    return bool(taken.numpy()[0]), *out.values()
+
+
+class _Functions(torch.autograd.Function):
+    """The layers and what is read of them, graph by graph in the first cache; backwards computes them again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, weights: Tensor, sizes: Any, lists: Any, spectra: Any, check: Any, reads: tuple[str, ...]
+    ) -> tuple[Any, ...]:
+        ctx.library, ctx.sizes, ctx.lists, ctx.spectra, ctx.reads = native.active(), sizes, lists, spectra, reads
+        ctx.save_for_backward(weights)
+        return _run(weights, sizes, lists, spectra, check, reads)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (weights,) = ctx.saved_tensors
+        given, found = dict(zip(ctx.reads, (x.contiguous() for x in gradients[1:]), strict=True)), torch.empty_like(weights)
+        arrays = *ctx.lists, *ctx.spectra, weights, given.get("nodes"), given.get("edges"), found
+        ctx.library.call("ohm_functions_backward", *ctx.sizes, *arrays)
+        return found, None, None, None, None, None
