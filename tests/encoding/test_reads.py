@@ -7,7 +7,11 @@ import sys
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric import typing
 from torch_geometric.data import Batch, Data
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
+from torch_geometric.utils import to_undirected
 
 from ohmformer import native
 from ohmformer.encoding import AddLinearTransformerPE, AddSpectrum, LinearTransformerPE
@@ -186,7 +190,11 @@ def test_the_bound_on_the_largest_graph_holds_and_is_sharp_for_graphs_of_one_siz
 
 COMPILED = """
 import torch
+from torch_geometric import typing
 from torch_geometric.data import Batch, Data
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
+from torch_geometric.utils import to_undirected
 from ohmformer.encoding import AddSpectrum, LinearTransformerPE
 rings = [torch.stack([torch.arange(n), (torch.arange(n) + 1) % n]) for n in (5, 9)]
 batch = Batch.from_data_list([AddSpectrum()(Data(edge_index=r, num_nodes=r.shape[1])) for r in rings])
@@ -234,19 +242,48 @@ def test_a_sampled_subgraph_warns(name):
         LinearTransformerPE(4)(data)
 
 
-def test_the_encoding_of_a_whole_graph_is_taken_along_by_its_subgraphs_and_is_not_theirs():
-    """As by NeighborLoader, whose sampler is in packages that are not there: its batches are subgraphs with ``n_id``."""
-    around = torch.arange(200)
-    ring = torch.stack([around, (around + 1) % 200])
+class _OneHop(BaseSampler):
+    """The seeds and up to three neighbours of each, for ``NeighborLoader``: PyG's own sampler is in packages of its own."""
+
+    def __init__(self, data: Data) -> None:
+        assert data.edge_index is not None
+        self.edge_index = data.edge_index
+
+    def sample_from_edges(self, index, neg_sampling=None):
+        """Sample nothing: nodes are asked for."""
+        raise NotImplementedError
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: object) -> SamplerOutput:
+        """Sample edges that lead to the seeds."""
+        draw = torch.Generator().manual_seed(int(index.node[0]))
+        into = [(self.edge_index[1] == seed).nonzero()[:, 0] for seed in index.node]
+        edge = torch.cat([e[torch.randperm(len(e), generator=draw)[:3]] for e in into])
+        others = self.edge_index[0, edge]
+        node = torch.cat([index.node, others[~torch.isin(others, index.node)].unique()])
+        place = {int(n): i for i, n in enumerate(node)}
+        row, col = (torch.tensor([place[int(n)] for n in ends]) for ends in self.edge_index[:, edge])
+        return SamplerOutput(node=node, row=row, col=col, edge=edge, batch=None, metadata=(index.input_id, index.time))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["sampler of PyG", "sampler of this test"])
+def test_batches_of_a_neighbor_loader_take_the_encoding_of_the_whole_graph_along(own: bool):
+    if own and not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
+        pytest.skip("PyG's NeighborLoader samples by pyg-lib or torch-sparse, neither is installed")
+    draw = torch.Generator().manual_seed(0)
+    around, far = torch.arange(200), torch.randint(0, 200, (2, 300), generator=draw)
+    pairs = torch.cat([torch.stack([around, (around + 1) % 200]), far[:, far[0] != far[1]]], dim=1)
     model = LinearTransformerPE(4).eval()
-    whole = AddLinearTransformerPE(model, "pe")(Data(edge_index=torch.cat([ring, ring.flip(0)], 1), num_nodes=200))
-    node = torch.arange(50, 70)
-    sampled = whole.subgraph(node)
-    sampled.n_id = node
-    assert torch.equal(sampled.pe, whole.pe[sampled.n_id])
-    with pytest.warns(UserWarning, match="encode the whole graph once"):
-        alone = model(sampled)
-    assert float((alone.detach() - sampled.pe).abs().max()) > 0.01
+    whole = AddLinearTransformerPE(model, "pe")(Data(edge_index=torch.cat([pairs, pairs.flip(0)], 1), num_nodes=200))
+    loader = NeighborLoader(whole, num_neighbors=[3], batch_size=20, neighbor_sampler=None if own else _OneHop(whole))  # pyright: ignore[reportArgumentType]
+    seen = 0
+    for batch in loader:
+        seen += batch.batch_size
+        assert torch.equal(batch.pe, whole.pe[batch.n_id])
+        batch.edge_index = to_undirected(batch.edge_index)
+        with pytest.warns(UserWarning, match="encode the whole graph once"):
+            alone = model(batch)
+        assert float((alone.detach() - batch.pe).abs().max()) > 0.01
+    assert seen == 200
 
 
 def test_a_model_in_bfloat16_rounds_its_weights_and_its_answers_and_nothing_between():
