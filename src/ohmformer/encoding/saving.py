@@ -109,7 +109,7 @@ def _download(name: str, options: dict[str, Any]) -> Path:
 class Saved:
     """A model that is saved to folders and to the hub, and loaded from there."""
 
-    def save_pretrained(self, save_directory: str | Path, *, push_to_hub: bool = False, **options: Any) -> str | None:
+    def save_pretrained(self: Any, save_directory: str | Path, *, push_to_hub: bool = False, **options: Any) -> str | None:
         """Write ``config.json`` and ``model.safetensors`` into a folder; an interrupted run leaves no half of a file.
 
         With ``push_to_hub=True`` also upload them; ``options`` are then those of :meth:`push_to_hub`.
@@ -117,7 +117,7 @@ class Saved:
         save(self, Path(save_directory))
         return self.push_to_hub(**options) if push_to_hub else None
 
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+    def push_to_hub(self: Any, repo_id: str, **options: Any) -> str:
         """Upload the files of :meth:`save_pretrained` to a repository on the Hugging Face hub; return the commit's address.
 
         Args:
@@ -127,7 +127,7 @@ class Saved:
         return push(self, repo_id, **options)
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, **options: Any) -> Any:
+    def from_pretrained(cls: Any, name: str | Path, **options: Any) -> Any:
         """Load a model: one that ships with the package (``"zinc"``), a folder, or a repository on the Hugging Face hub.
 
         ``options`` are those of ``huggingface_hub.snapshot_download``.

@@ -85,10 +85,8 @@ def at_nodes_and_edges(
     values, vectors = (x.contiguous() for x in spectra)
     u, v = (x.contiguous() for x in edge_index)
     sizes, lists = (graphs, len(values), len(u), len(vectors), len(weights), int(restore)), (batch, u, v)
-    if torch.is_grad_enabled() and weights.requires_grad:
-        taken, *found = _Functions.apply(weights, sizes, lists, (values, vectors), check, tuple(reads))
-    else:
-        taken, *found = _run(weights, sizes, lists, (values, vectors), check, reads, turns)
+    run: Any = _Functions.apply if torch.is_grad_enabled() and weights.requires_grad else _run
+    taken, *found = run(weights, sizes, lists, (values, vectors), check, tuple(reads), turns)
     if not taken:
         return None
     return [x[:, :channels] for x in found] if missing and turns is None else found
@@ -103,7 +101,7 @@ def _run(
     weight = weight if weight is None else weight.detach().flatten().float().contiguous()
     columns, rows = most if turns is None else turns[0][0].shape[1], {"nodes": sizes[1], "edges": sizes[2]}
     out, turn = {what: weights.new_empty(rows[what], columns) for what in reads}, {}
-    for what, (by, plus) in zip(reads, turns or (), strict=False):
+    for what, (by, plus) in zip(reads, [] if turns is None else turns, strict=False):
         turn[what] = torch.cat([pad(by, (0, most - columns, 0, most - len(by))), pad(plus, (0, most - columns))[None]])
     taken = torch.empty(1, dtype=torch.long)
     targets = turn.get("nodes"), out.get("nodes"), turn.get("edges"), out.get("edges"), taken
@@ -117,7 +115,7 @@ class _Functions(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weights: Tensor, sizes: Any, lists: Any, spectra: Any, check: Any, reads: tuple[str, ...]
+        ctx: Any, weights: Tensor, sizes: Any, lists: Any, spectra: Any, check: Any, reads: tuple[str, ...], _: None
     ) -> tuple[Any, ...]:
         ctx.library, ctx.sizes, ctx.lists, ctx.spectra, ctx.reads = native.active(), sizes, lists, spectra, reads
         ctx.save_for_backward(weights)
@@ -130,4 +128,4 @@ class _Functions(torch.autograd.Function):
         given, found = dict(zip(ctx.reads, (x.contiguous() for x in gradients[1:]), strict=True)), torch.empty_like(weights)
         arrays = *ctx.lists, *ctx.spectra, weights, given.get("nodes"), given.get("edges"), found
         ctx.library.call("ohm_functions_backward", *ctx.sizes, *arrays)
-        return found, None, None, None, None, None
+        return found, None, None, None, None, None, None
