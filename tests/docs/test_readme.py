@@ -202,6 +202,6 @@ def test_on_a_package_index_links_are_absolute_or_left_out():
     assert "https://example.org/someone/ohmformer/raw/main/docs/circuit.png" in targets
     bare = described(README, None)
     assert "](" not in bare
-    assert "Which function do I need" in bare
+    assert "which function do I need" in bare
     assert "source distribution" in bare
     assert "source distribution" not in whole
