@@ -32,6 +32,7 @@ ENCODERS: dict[str, Callable[[], tuple[LinearTransformerPE | None, bool]] | None
     "none": None,
     "AddRandomWalkPE(16), then BatchNorm1d": lambda: (None, True),
     "LinearTransformerPE(16)": lambda: (LinearTransformerPE(16, read=READ), False),
+    "LinearTransformerPE(16, pace=1)": lambda: (LinearTransformerPE(16, read=READ, pace=1), False),
     "LinearTransformerPE(16, norm=None)": lambda: (LinearTransformerPE(16, read=READ, norm=None), False),
     "LinearTransformerPE(16, norm=None), then BatchNorm1d": lambda: (LinearTransformerPE(16, read=READ, norm=None), True),
 }

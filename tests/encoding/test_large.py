@@ -44,7 +44,7 @@ def moved(**options) -> LinearTransformerPE:
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in (model.value, model.query, model.key, model.scalars):
-            weight += 0.05 * torch.randn(weight.shape, generator=draw)
+            weight += 0.05 / model.pace * torch.randn(weight.shape, generator=draw)
     return model
 
 

@@ -28,7 +28,7 @@ def trained(**options) -> LinearTransformerPE:
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in (model.value, model.query, model.key, model.scalars):
-            weight += 0.05 * torch.randn(weight.shape, generator=draw)
+            weight += 0.05 / model.pace * torch.randn(weight.shape, generator=draw)
         model.train()(batch_of(molecules(100)))
     return model.eval()
 
@@ -313,6 +313,20 @@ def test_the_norm_sees_the_same_numbers_in_training_and_evaluation():
     torch.testing.assert_close(norm.mean, means)
 
 
+def test_a_pace_slows_a_step_of_adam_and_changes_no_answer():
+    batch, steps = batch_of(molecules(20)), []
+    models = [LinearTransformerPE(16, norm=None, pace=pace) for pace in (1, 0.1, None)]
+    answers = [model(batch) for model in models]
+    for model, answer in zip(models, answers, strict=True):
+        torch.testing.assert_close(answer, answers[0], atol=1e-6, rtol=0)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        before = model._weights().detach()[:, 0]  # linear in one of the parameters, of which some have no gradient at first
+        answer.sin().sum().backward()
+        optimizer.step()
+        steps.append((model._weights().detach()[:, 0] - before).abs().median())
+    torch.testing.assert_close(torch.stack(steps) / steps[0], torch.tensor([1, 0.1, 0.1]), atol=0.002, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -321,6 +335,8 @@ def test_the_norm_sees_the_same_numbers_in_training_and_evaluation():
         ({"read": "edges", "phi0": "random"}, "expected read='nodes' with phi0='random'"),
         ({"evolve": True}, "expected evolve=False with phi0='walks'"),
         ({"norm": "batch"}, "expected norm among running, None"),
+        ({"pace": 0.0}, "expected a finite pace > 0 with phi0='walks', and 1 elsewhere, got 0.0"),
+        ({"pace": 0.5, "phi0": "random"}, "expected a finite pace > 0 with phi0='walks', and 1 elsewhere, got 0.5"),
         ({"laplacian": "signless"}, "expected laplacian among normalized, combinatorial"),
     ],
 )

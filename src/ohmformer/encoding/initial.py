@@ -41,6 +41,8 @@ def draw_weights(model: Any) -> None:
             for readout in (model.readout, model.edge_readout, model.pair_readout):
                 if readout is not None and model.dim == model.hidden:
                     readout.copy_(torch.eye(model.dim))
+            for weight in (model.scalars, model.value, model.query, model.key):
+                weight.div_(model.pace)
         for norm in model.norms.values():
             norm.reset_running_stats()
         if model.table is not None:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ohmformer.encoding import saving
-from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together
+from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, check_together, read_pace
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.engines import Problem, Read, Turn, encode, error_of, functions_of, on_spectra
 from ohmformer.encoding.initial import draw_weights, empty_linear, start_of
@@ -80,6 +80,8 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         in_features: width of ``x``, for ``phi0="features"``.
         max_nodes: rows of the table, for ``phi0="index"``.
         draws: answers to average, for ``phi0="random"``.
+        pace: for ``walks``, 0.1 unless given: layers have ``pace`` times the parameters for weights, so that an optimiser
+            with one rate for all moves them by a tenth. Normalised channels move by many times what weights do.
         seed: of the initial weights and of random starts.
 
     >>> edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
@@ -103,6 +105,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         in_features: int | None = None,
         max_nodes: int | None = None,
         draws: int = 1,
+        pace: int | float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -114,6 +117,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         check_counts(dim=dim, hidden=hidden, groups=groups, loops=loops, draws=draws)
         check_choices(phi0=phi0, degrees=degrees, norm=norm, laplacian=laplacian)
         check_together(self.reads, phi0, evolve, laplacian, in_features, max_nodes)
+        self.pace = read_pace(pace, phi0)
         self.dim, self.hidden, self.groups, self.loops = dim, hidden, groups, loops
         self.read, self.norm, self.laplacian = read if isinstance(read, str) else self.reads, norm, laplacian
         self.phi0, self.evolve, self.degrees = phi0, evolve, degrees
@@ -150,7 +154,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         """The arguments of ``__init__`` that make a model of this shape."""
         names = (
             "dim", "read", "norm", "laplacian", "hidden", "groups", "loops", "phi0", "evolve", "degrees", "in_features",
-            "max_nodes", "draws", "seed",
+            "max_nodes", "draws", "pace", "seed",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
@@ -241,11 +245,10 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         """Return what :meth:`on` does by one kernel, or None where that one is not for this input."""
         if "pairs" in self.reads or torch.compiler.is_compiling():
             return None
-        turns, restore = [] if torch.is_grad_enabled() else [self._turn(what) for what in self.reads], self.phi0 == "walks"
+        turns = [] if torch.is_grad_enabled() else [self._turn(what) for what in self.reads]
         known: Any = turns if turns and None not in turns else None
-        found = at_nodes_and_edges(
-            spectra, batch, edge_index, self._weights(), self.reads, known, restore=restore, graphs=graphs, check=check
-        )
+        run = partial(at_nodes_and_edges, restore=self.phi0 == "walks", graphs=graphs, check=check)
+        found = run(spectra, batch, edge_index, self._weights(), self.reads, known)
         if found is None:
             return None
         for i, what in enumerate(self.reads):
@@ -273,10 +276,9 @@ class LinearTransformerPE(saving.Saved, nn.Module):
                 return self._read(found, edge_index.long(), start, pairs.graph.batch, width)
             layers = self._layers()
             draws = self.draws if self.phi0 == "random" else 1
-            phi = self._encode(pairs, layers, start_of(self, pairs, x, generator, 0))
-            for draw in range(1, draws):
-                phi = phi + self._encode(pairs, layers, start_of(self, pairs, x, generator, draw))
-            phi = phi if draws == 1 else phi / draws
+            starts = [start_of(self, pairs, x, generator, draw) for draw in range(draws)]
+            phis = [encode(Problem(pairs, start, layers, self.evolve, self.phi0 != "index")) for start in starts]
+            phi = sum(phis[1:], phis[0]) / draws
             return self._out("nodes", partial(_turned, phi))
 
     def _pairs(self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None) -> Pairs:
@@ -363,24 +365,26 @@ class LinearTransformerPE(saving.Saved, nn.Module):
 
     def _weights(self) -> Float[Tensor, "layers rows hidden"]:
         """Return the weights of all layers as the eigenvalues see them."""
-        scalars, value, query, key = (x.to(self._dtype) for x in (self.scalars, self.value, self.query, self.key))
+        scalars, value, query, key = self._paced(self._dtype)
         _, alpha_qk, _, w_r, _, _, beta_3, beta_4 = scalars.unbind(1)
         weights = weights_of(value, query * key, beta_3 * alpha_qk, beta_4, 1 + w_r)
         return weights if self.loops == 1 else weights.repeat_interleave(self.loops, dim=0)
 
-    def _encode(self, pairs: Pairs, layers: list[Layer], start: Tensor | None) -> Float[Tensor, "nodes hidden"]:
-        """Run the layers from one start."""
-        return encode(Problem(pairs, start, layers, self.evolve, normalize_start=self.phi0 != "index"))
+    def _paced(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return scalars, value, query and key of all groups."""
+        weights = tuple(x.to(dtype) for x in (self.scalars, self.value, self.query, self.key))
+        return weights if self.pace == 1 else tuple(self.pace * x for x in weights)
 
     def _layers(self) -> list[Layer]:
         """Return the weights of every layer, scalars multiplied out; plain numbers where no gradient is wanted."""
         watched = torch.is_grad_enabled() and any(p.requires_grad for p in (self.scalars, self.value, self.query, self.key))
-        alpha_v, alpha_qk, alpha_r, w_r, beta_1, beta_2, beta_3, beta_4 = self.scalars.unbind(1)
+        scalars, values, query, key = self._paced(self.scalars.dtype)
+        alpha_v, alpha_qk, alpha_r, w_r, beta_1, beta_2, beta_3, beta_4 = scalars.unbind(1)
         scalars = torch.stack(
             [1 + alpha_r, alpha_v * beta_1 * alpha_qk, alpha_v * beta_2, 1 + w_r, beta_3 * alpha_qk, beta_4]
         )
         rows = [x.unbind() if watched else x.tolist() for x in scalars.unbind(1)]
-        of_channels = zip(self.value.unbind(), (self.query * self.key).unbind(), strict=True)
+        of_channels = zip(values.unbind(), (query * key).unbind(), strict=True)
         layers = []
         for (b_skip, b_gram, b_phi, skip, gram, phi), (value, product) in zip(rows, of_channels, strict=True):
             layers += [Layer(b_skip, b_gram, b_phi, skip, gram, phi, value, product)] * self.loops

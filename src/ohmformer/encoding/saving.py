@@ -46,7 +46,7 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
     config = folder / CONFIG
     try:
         arguments = json.loads(config.read_text())
-        model = kind(**{"norm": None, **arguments})  # files of version 0.1 do not name a norm and have none
+        model = kind(**{"norm": None, "pace": 1, **arguments})  # files of version 0.1 name neither and have none
     except OSError as error:
         raise ValueError(f"expected {CONFIG} in {folder}, there is none") from error
     except (TypeError, ValueError, json.JSONDecodeError) as error:

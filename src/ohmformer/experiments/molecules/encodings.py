@@ -223,8 +223,9 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
         return Kept(columns[config.encoding])
     start = config.encoding.removeprefix("lt-")
     shape: dict[str, Any] = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
-    if start in READS:
-        return LearnedSpectral(LinearTransformerPE(config.channels, read=READS[start], hidden=config.channels, **shape))
+    if start in READS:  # training has a rate of its own for the encoding, so that its layers need no other pace
+        shape |= {"read": READS[start], "hidden": config.channels, "pace": 1}
+        return LearnedSpectral(LinearTransformerPE(config.channels, **shape))
     if start == "index":
         paper: dict[str, Any] = {"phi0": "index", "evolve": True, "degrees": "l1", "max_nodes": most_nodes}
         return Learned(LinearTransformerPE(config.columns, norm=None, **paper, **shape))
