@@ -161,6 +161,7 @@ def test_weights_of_a_pyg_dataset_are_read(tmp_path):
     bulk.encode_file(tmp_path / "set", tmp_path / "set.parquet", "resistance")
     found = pyarrow.parquet.read_table(tmp_path / "set.parquet")["encoding"].to_pylist()
     assert [row[1] for row in found] == pytest.approx([1.0, 0.25])
+    assert Data in torch.serialization.get_safe_globals()  # PyG's own reading goes on as before
 
 
 def test_a_wrong_column_ends_with_an_error_and_writes_nothing(tmp_path):

@@ -187,6 +187,7 @@ def _share(rank: int, port: int, folder: Path) -> None:
     step(model, batch_of(molecules(20)[rank::2]))
     state = {**model.module.state_dict(), **{f"grad of {n}": p.grad for n, p in model.module.named_parameters()}}
     torch.save(state, folder / f"{rank}.pt")
+    dist.barrier()  # the first process has what the other needs until its end
     dist.destroy_process_group()
 
 
