@@ -360,11 +360,13 @@ def test_a_factor_is_made_once_the_questions_before_would_have_paid_for_it():
     answers = [ohm.potentials(graph, psi, tol=1e-8) for _ in range(10)]
     engines = [answer.method for answer in answers]
     first = engines.index("direct")
-    assert 0 < first < 10
+    assert 1 < first < 10  # the second question has an approximate factor, which is faster than to make another
     assert set(engines[:first]) == {"elimination"}
     assert set(engines[first:]) == {"direct"}
     plans = [answer.plan for answer in answers if answer.plan is not None]
-    assert plans[first].parts[0].predicted < (first + 1) * plans[0].parts[0].predicted
+    first_time, later, factor = (plans[i].parts[0].predicted for i in (0, 1, first))
+    assert later < first_time
+    assert later < factor < first * later  # all that came after the first pays for it
     for answer in answers:
         torch.testing.assert_close(answer.value, answers[-1].value, rtol=0, atol=1e-6 * float(answers[-1].value.abs().max()))
 

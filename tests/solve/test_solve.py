@@ -301,7 +301,7 @@ def test_a_batch_equals_its_graphs_one_by_one(device):
     torch.testing.assert_close(resistance.padded(), exact.effective_resistance(together), rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["cubing", "chebyshev", "direct"])
+@pytest.mark.parametrize("method", ["cubing", "chebyshev", "conjugate", "direct"])
 def test_gradients_by_the_adjoint_pass_gradcheck(method, device):
     edges = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)]
     r = torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0], dtype=torch.float64, device=device, requires_grad=True)

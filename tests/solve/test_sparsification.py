@@ -117,6 +117,19 @@ def test_gradients_go_through_the_weights_of_edges_that_stay():
     torch.testing.assert_close(moved.resistance.grad, expected)
 
 
+def test_gradients_pass_gradcheck_where_the_probabilities_do_not_change():
+    graph = dense_graph(30, 28)
+    chosen = ohm.sparsify(graph, 0.9).kept
+    assert len(chosen) < 0.9 * graph.num_edges
+
+    def ask(scale: torch.Tensor) -> torch.Tensor:
+        answer = ohm.sparsify(Graph(graph.edge_index, scale * graph.resistance, graph.batch), 0.9)
+        assert torch.equal(answer.kept, chosen)
+        return answer.graph.resistance
+
+    assert torch.autograd.gradcheck(ask, torch.tensor(1.3, dtype=torch.float64, requires_grad=True))
+
+
 def test_labels_come_back_and_progress_stops():
     complete = nx.relabel_nodes(nx.complete_graph(40), {i: str(i) for i in range(40)})
     assert ohm.sparsify(complete, 0.9).labels == [str(i) for i in range(40)]

@@ -82,6 +82,9 @@ PROBING = 0.15
 demand at 1e-8: 0.042 of 0.27 s on 200,000 random nodes with 10^6 edges (0.034 of it makes rows, which the answer needs),
 0.003 of 0.036 s on 50,000 scale-free nodes, 0.046 of 0.45 s on a geometric graph of 100,000, 0.010 of 0.135 s on a grid
 of 300 x 300. What Lanczos takes before chebyshev, 0.21 of 1.4 s with 64 demands, is no look: layers need to know."""
+LOOKING = 0.4
+"""How much of a factor's time, solve and all, the look at it takes at least: predicted at 0.41 to 0.67 on seven real graphs.
+Earlier questions have to have taken so much before they count."""
 SOON = 0.002
 """Seconds that such a look may take in any case."""
 
@@ -139,8 +142,8 @@ def lanczos_step(nodes: int, edges: int) -> float:
     return 1e-4 + 2.3e-9 * (nodes + 2 * edges)
 
 
-def elimination(nodes: int, edges: int, demands: int) -> float:
-    """An approximate factor and conjugate gradients.
+def elimination(nodes: int, edges: int, demands: int, *, kept: bool = False) -> float:
+    """An approximate factor, unless one is ``kept``, and conjugate gradients.
 
     The factor takes 30 to 90 ns for an entry on power grids and roads, 97 on grids, 150 to 180 on meshes and geometric
     graphs, of which 25 ns for an edge of a node is the gist (430 and 1,400 on graphs that expand, where layers are few). A
@@ -148,7 +151,8 @@ def elimination(nodes: int, edges: int, demands: int) -> float:
     90,000, 46 on 1,000,000, about 2.2 times the binary logarithm.
     """
     entries, degree, steps = nodes + 2 * edges, 2 * edges / max(nodes, 1), 2.2 * math.log2(max(nodes, 2))
-    return QUESTION + entries * (25e-9 * degree + steps * (2.5e-9 + 1.8e-9 * demands) + 10e-9 * demands)
+    factor = 0.0 if kept else 25e-9 * degree
+    return QUESTION + entries * (factor + steps * (2.5e-9 + 1.8e-9 * demands) + 10e-9 * demands)
 
 
 def look_at_factor(nodes: int, edges: int) -> float:

@@ -28,6 +28,7 @@ from ohmformer.solve.costs import (
     FEW_EDGES,
     LAYERS,
     LIKELY,
+    LOOKING,
     MAYBE_LONG,
     NATIVE_DEMANDS,
     NATIVE_NODES,
@@ -49,7 +50,7 @@ from ohmformer.solve.factor import look
 from ohmformer.solve.scaled import LARGEST, STEPS, Extremes, known_ends, prepared
 
 SPENT = "seconds by elimination"
-"""Under which name a graph finds what its questions were predicted to take that elimination has answered, in a list."""
+"""Under which name a graph finds what elimination was predicted to take for its questions after the first, in a list."""
 SOME_STEPS = 30
 """Steps that conjugate gradients are predicted to take where nothing is known: 29 on random graphs, 20 on scale-free."""
 INSTEAD_OF_LAYERS = ("elimination", "direct", "LDL^T")
@@ -215,7 +216,7 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     For more demands Lanczos says how many layers chebyshev takes, and ends likewise, but if these will most likely take less
     than half of elimination's time. On graphs that distances show to be long neither is begun. The pattern
     says what a factor costs, and is not made if that takes long and no factor is likely, or on graphs that expand. Questions
-    that elimination has answered count: a factor is made once they would have paid for it.
+    that elimination has answered after the first count: a factor is made once they would have paid for it.
     """
     nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
@@ -253,12 +254,13 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
             layered = _conjugate(graph, which, demands, tol, f"chebyshev would take {reason}") if few else layered
             best = best if layered.predicted > best.predicted else layered
     gap = found.spectrum.lmin if found is not None and found.separated else 0.0
-    least, worth = costs.look_at_factor(nodes, edges), best.predicted + (remembered(graph, SPENT) or [0.0])[0]
+    least, spent = costs.look_at_factor(nodes, edges), (remembered(graph, SPENT) or [0.0])[0]
+    worth, share = best.predicted + spent, LOOKING if spent > 0 else PROBING
     in_vain = costs.direct(nodes, edges, demands, 0, costs.work_on_expander(nodes, gap))
     flat = found is not None and not found.separated and edges <= FEW_EDGES * nodes
     likely = flat and costs.direct_if_flat(nodes, edges, demands) < LIKELY * worth
-    if kernels and (likely or least <= max(PROBING * worth, SOON)) and in_vain < worth:
-        with_earlier = ", with questions before" if worth > best.predicted else ""
+    if kernels and (likely or least <= max(share * worth, SOON)) and in_vain < worth:
+        with_earlier = ", with questions before" if spent > 0 else ""
         factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(worth)}{with_earlier}")
         if factor.predicted < worth:
             return factor
@@ -305,7 +307,8 @@ def _elimination(graph: Graph, which: Tensor | None, demands: int, reason: str) 
     """Sampled elimination, in C where there are kernels; every thread has a panel of demands."""
     in_c = native.active() is not None
     panel = min(max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads())
-    predicted = costs.elimination(graph.num_nodes, graph.num_edges, demands) if in_c else math.nan
+    kept = remembered(graph, ("approximate factor", in_c)) is not None
+    predicted = costs.elimination(graph.num_nodes, graph.num_edges, demands, kept=kept) if in_c else math.nan
     return Part(which, "elimination", in_c, torch.float64, panel, reason, predicted)
 
 

@@ -91,6 +91,8 @@ class Scaled:
 
     def norms(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, " k"]:
         """Compute the norm of every column."""
+        if x.shape[1] == 1:
+            return self.total(x.mT @ x)[0].sqrt()
         return self.total(column_squares(x, torch.ones_like(self.root.mT))[0]).sqrt()
 
     def both_norms(self, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "2 k"]:
@@ -242,7 +244,7 @@ class Ends:
         (lowest, left_low), (highest, left_high) = (_ritz(diagonal, beside, i) for i in (0, len(diagonal) - 1))
         last, self.low = self.low, lowest - min(left_low, lowest / 2)
         self.high, self.steps = highest + left_high, len(diagonal)
-        settled = left_low < lowest / 4 and abs(last - self.low) < 0.05 * self.low
+        settled = left_low < lowest / 8 or (left_low < lowest / 4 and abs(last - self.low) < 0.05 * self.low)
         self.separated = bool(beside[-1] < 1e-12) or settled
         self.below = not self.separated and lowest < self.floor
         return self.separated or self.below

@@ -39,7 +39,7 @@ class Part:
     """Demands that go through the layers together."""
     reason: str
     predicted: float = math.nan
-    """Seconds that it takes by :mod:`~ohmformer.solve.costs`, as the first question about these graphs, on one thread."""
+    """Seconds that it takes by :mod:`~ohmformer.solve.costs` with the factor that is kept, if one is, on one thread."""
     took: float | None = None
     """Seconds that it took, in an answer's plan."""
     floor: float = 0.0
