@@ -81,7 +81,9 @@ PROBING = 0.15
 """How much of the best time so far a look at another engine may take. Processor time of plans, of the first answer to one
 demand at 1e-8: 0.042 of 0.27 s on 200,000 random nodes with 10^6 edges (0.034 of it makes rows, which the answer needs),
 0.003 of 0.036 s on 50,000 scale-free nodes, 0.046 of 0.45 s on a geometric graph of 100,000, 0.010 of 0.135 s on a grid
-of 300 x 300. What Lanczos takes before chebyshev, 0.21 of 1.4 s with 64 demands, is no look: layers need to know."""
+of 300 x 300. Beside 1 to 3 demands a random one takes 2 to 14 % on the two large graphs of ``benchmarks/plan.py`` that
+expand. What Lanczos takes before chebyshev is no look, as layers need to know: 11 to 15 % with 16 demands, less with more,
+and 20 to 30 % with 4 to 8, where conjugate gradients would take longer in all."""
 LOOKING = 0.4
 """How much of a factor's time, solve and all, the look at it takes at least: predicted at 0.41 to 0.67 on seven real graphs.
 Earlier questions have to have taken so much before they count."""
@@ -165,8 +167,7 @@ def direct(nodes: int, edges: int, demands: int, entries: int, work: float) -> f
 
     Fitted to processor seconds, best of 2 to 5, of the seven graphs of ``benchmarks/real_graphs.py`` that have a factor, the
     largest grid left off: 140 ns for a node and 0.094 ns for a unit of work are 0.77 to 1.26 of what a factor takes (grid of
-    300 x 300: 0.043 s, US power grid: 0.013 s). In all 1 demand is predicted at 0.6 (a mesh in random order) to 1.3 of what
-    it took, 64 at 0.7 to 1.2.
+    300 x 300: 0.043 s, US power grid: 0.013 s). ``benchmarks/plan.py`` compares the whole with what it takes.
     """
     factor = 0.094e-9 * work + 140e-9 * nodes + 30e-9 * (nodes + 2 * edges)  # and rows
     return look_at_factor(nodes, edges) + factor + solves(nodes, edges, demands, entries)

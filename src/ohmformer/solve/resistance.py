@@ -311,6 +311,8 @@ def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], r
 def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -> Answer:
     """Resistances of pairs of connected nodes of a part's graphs."""
     inverses = _inverses(graph, part, request) if _has_inverse(part, request) else None
+    if inverses is not None and graph.num_graphs == 1 and len(u) <= 4 * PANEL and graph.dtype == torch.float64:
+        return _pair_by_pair(graph, u, v, replace(request, method="cubing"))  # in little time, and the error is squared
     if inverses is not None:
         return _certified(inverses.between(u, v).to(graph.dtype), inverses, request)
     if graph.width > DENSE or (len(u) <= graph.width and not _is_eliminated(graph, part, request)):

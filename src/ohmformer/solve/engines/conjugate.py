@@ -86,17 +86,16 @@ class _Random:
         norms = psi.norm(dim=0)
         size = SMALL * float(norms[norms > 0].min()) if bool((norms > 0).any()) else 1.0
         self.demand, self.goal = random * (size / random.norm().clamp(min=1e-300)), (EXACT * size) ** 2
-        self.ends, self.part, self.ended = Ends(part.floor), part, False
+        self.ends, self.part, self.ended, self.over = Ends(part.floor), part, False, False
 
     def look(self, state: State, column: int) -> bool:
         """True if the smallest eigenvalue is below the part's floor, or after a while may well be."""
-        if self.ends.separated:
-            return False
         diagonal, beside = state.tridiagonal(column)
         known = len(beside) > 0 and self.ends.look(diagonal[: len(beside)], beside)
         late = self.ends.steps >= self.part.trial and self.ends.low < 4 * self.part.floor  # half of the steps
         self.ended = self.ends.below or late
-        if known or self.ends.steps >= STEPS:
+        self.over = known or self.ends.steps >= STEPS
+        if self.over:
             state.goal[0, column] = torch.inf
         return self.ended
 

@@ -121,6 +121,14 @@ class State:
         self.coefficients: list[tuple[np.ndarray, np.ndarray]] = []
         """By what the columns of the first panel moved and what their directions kept, ``(steps, width)`` for every call."""
 
+    def narrow(self, columns: int) -> None:
+        """Drop the columns of the only panel after so many, where fewer are faster."""
+        width = _width(columns)
+        if width < self.r.shape[2]:
+            self.x, self.r, self.p, self.q = (y[..., :width].contiguous() for y in (self.x, self.r, self.p, self.q))
+            self.goal, self.size, self.product = (y[:, :width].contiguous() for y in (self.goal, self.size, self.product))
+            self.coefficients = [(alpha[:, :width], beta[:, :width]) for alpha, beta in self.coefficients]
+
     def tridiagonal(self, column: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the tridiagonal matrix of Lanczos's iteration that the steps of a column of the first panel amount to.
 
@@ -150,6 +158,8 @@ class Trial(Protocol):
     """The squared norm of its residual at which it is solved for."""
     ended: bool
     """Whether it has ended the steps."""
+    over: bool
+    """Whether its steps have shown all that they are to show."""
 
     def look(self, state: State, column: int) -> bool:
         """Look at the steps of a column of the first panel; returns True if they are to end."""
@@ -243,6 +253,9 @@ def _conjugate_gradients(
             if watch(0) or ended or steps < at_once or not size < torch.inf:
                 break
             best, without_gain = (size, 0) if size < best / 4 else (best, without_gain + 1)
+            if trial is not None and trial.over:
+                state.narrow(k)
+                trial = None
     except (KeyboardInterrupt, native.Stopped):
         watch.stopped = True
     return torch.cat([panel[place] for panel in state.x], dim=1)[:, :k], done, state.smallest_ritz_value()
@@ -251,7 +264,7 @@ def _conjugate_gradients(
 def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]) -> State:
     """Demands in panels, in the order of elimination, before the first step."""
     n, k = psi.shape
-    width = next(w for w in (1, 2, 4, WIDEST) if k <= w or w == WIDEST)
+    width = _width(k)
     panels = -(-k // width)
     demands = psi.new_zeros(panels, n, width)
     goals = goal.new_zeros(panels * width)
@@ -259,6 +272,11 @@ def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]
     for panel, columns in zip(demands, psi.split(width, dim=1), strict=True):
         panel[:, : columns.shape[1]] = columns[found.factor.order.long()]
     return State(demands, goals.view(panels, width))
+
+
+def _width(columns: int) -> int:
+    """Columns of a panel that so many go into."""
+    return next(w for w in (1, 2, 4, WIDEST) if columns <= w or w == WIDEST)
 
 
 def steps_in_c(rows: Rows, factor: Factor) -> Callable[[State, int], int]:
