@@ -244,3 +244,10 @@ def test_a_picture_of_too_many_nodes_is_refused(tmp_path):
     assert outcome.exit_code == 2
     assert "1 to 150 nodes for a picture of a circuit, got 301" in outcome.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["path.csv"]
+
+
+def test_a_folder_that_holds_no_shards_is_named_before_its_flags(tmp_path):
+    done = run(tmp_path)
+    assert done.exit_code == 2
+    assert "expected shards as `ohmformer shard` makes them" in done.stderr
+    assert "manifest.json" in done.stderr

@@ -199,6 +199,7 @@ def test_a_missing_package_names_its_extra_before_any_work(tmp_path, monkeypatch
     ("arguments", "words"),
     [
         (("missing.smi", "--out", "x.parquet"), "expected a file or a folder"),
+        (("g.graphml", "--out", "x.parquet"), "expected SMILES or edge lists (.csv, .tsv, .txt, .edges), or a PyG folder"),
         (("m.csv", "--out", "x.csv"), "expected an output file of type .parquet"),
         (("m.csv", "--out", "x.parquet", "--encoding", "nowhere/nothing/at all"), "expected a shipped model"),
     ],
@@ -206,6 +207,7 @@ def test_a_missing_package_names_its_extra_before_any_work(tmp_path, monkeypatch
 def test_a_wrong_command_is_refused_in_one_sentence(tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.csv").write_text("smiles\nCCO\n")
+    (tmp_path / "g.graphml").write_text("<graphml/>")
     result = run("encode", *arguments)
     assert result.exit_code == 2
     assert words in result.output

@@ -25,7 +25,7 @@ from ohmformer.encoding.pyg import Batch, Data
 from ohmformer.encoding.quantities import check_quantities, exact_quantities
 from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import DELIMITERS, read_graph, whole_file
+from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file
 from ohmformer.graph.text_table import find_separator
 
 Columns = dict[str, list[Tensor]]
@@ -97,6 +97,8 @@ def read_graphs(source: Path, reading: Reading | None = None) -> Iterator[Entry]
         return _from_pyg(source / "processed") if processed else _from_edge_lists(files, reading)
     if not source.is_file():
         raise ValueError(f"expected a file or a folder of graphs, {source} is neither")
+    if suffix_of(source.name) in (".graphml", ".m", *MATRICES):
+        raise ValueError(f"expected SMILES or edge lists ({', '.join(DELIMITERS)}), or a PyG folder, got {source.name}")
     if _is_edge_list(source, reading.column):
         return _from_edge_lists([source], reading)
     if weighted:

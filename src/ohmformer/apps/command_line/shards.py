@@ -87,7 +87,9 @@ def solve_shards(folder: Path, task: Task, given: Mapping[str, Any], out: Path |
         import torch
 
         from ohmformer.solve import distributed
+        from ohmformer.solve.distributed.sharding import Manifest
 
+        Manifest.read(folder)  # before flags: it may be a folder of anything
         _check_flags(task, given, out)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         held = distributed.Shard.load(folder)
