@@ -107,6 +107,7 @@ def test_encode_reads_edge_lists_and_pyg_folders(tmp_path):
     InMemoryDataset.save(graphs, folder / "data.pt")  # type: ignore
     assert bulk.encode_file(tmp_path / "set", tmp_path / "set.parquet", "resistance") == (6, 0)
     assert pyarrow.parquet.read_table(tmp_path / "set.parquet")["nodes"].to_pylist() == [g.num_nodes for g in graphs]
+    assert len(torch.load(folder / "data.pt", weights_only=True)) == 3  # as PyG itself loads it, whose allowance is kept
 
 
 WEIGHTED = "source,target,ohm\nhome,shop,2\nshop,mill,4\n"
