@@ -85,8 +85,8 @@ of 300 x 300. Beside 1 to 3 demands a random one takes 2 to 14 % on the two larg
 expand. What Lanczos takes before chebyshev is no look, as layers need to know: 11 to 15 % with 16 demands, less with more,
 and 20 to 30 % with 4 to 8, where conjugate gradients would take longer in all."""
 LOOKING = 0.4
-"""How much of a factor's time, solve and all, the look at it takes at least: predicted at 0.41 to 0.67 on seven real graphs.
-Earlier questions have to have taken so much before they count."""
+"""How much of a factor's time, solve and all, the look at it takes at least: 0.41 to 0.67 by the predictions on four real
+graphs. Earlier questions have to have taken so much before they count."""
 SOON = 0.002
 """Seconds that such a look may take in any case."""
 
