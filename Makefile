@@ -87,11 +87,11 @@ bench: $(STAMP)
 hooks: $(STAMP)
 	$(BIN)/pre-commit install
 
-# torch first and pinned: any other order lets a dependency pull another build of it
+# torch first and pinned: any other order lets a dependency pull another build of it; the lock file has every dependency
 $(STAMP): $(NEEDED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	rm -f $(VENV)/.installed-*
 	touch $@

@@ -268,7 +268,7 @@ def test_every_question_is_answered_as_on_one_process_and_alike_by_any_number(tm
 
 
 def solve_in_panels(rank, folder, out):
-    example = replace(EXAMPLES["long path"], demands=6)
+    example = replace(EXAMPLES["long path"], demands=3)
     shard = distributed.Shard.load(folder)
     started = time.monotonic()
     try:
@@ -278,7 +278,7 @@ def solve_in_panels(rank, folder, out):
 
 
 def test_when_a_process_is_killed_the_others_name_it_and_finished_panels_are_kept(tmp_path):
-    example = replace(EXAMPLES["long path"], demands=6)
+    example = replace(EXAMPLES["long path"], demands=3)
     folder, out = tmp_path / "shards", tmp_path / "answer"
     example.shard(folder, 3)
     ends, started = start(3, solve_in_panels, folder, out)
@@ -298,7 +298,7 @@ def test_when_a_process_is_killed_the_others_name_it_and_finished_panels_are_kep
         assert f"process 1 of 3 ({socket.gethostname()}, pid {started[1].pid}) has ended" in sentence
     assert not (out / "certificate.json").exists()
     before = {path: path.stat().st_mtime_ns for path in out.glob("panel-*/certificate.json")}
-    assert 1 <= len(before) < 6
+    assert 1 <= len(before) < 3
     assert max(run(3, solve_in_panels, folder, out)) <= 1e-9
     assert all(path.stat().st_mtime_ns == written for path, written in before.items())
     wanted = ohm.potentials(example.graph, example.psi, tol=1e-10).value.numpy()
