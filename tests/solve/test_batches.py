@@ -119,3 +119,16 @@ def test_every_question_about_999_molecules_and_one_graph_of_2000_nodes_takes_le
     megabytes = {line.split(" ", 1)[1]: float(line.split(" ", 1)[0]) for line in run.stdout.splitlines()}
     assert list(megabytes) == list(QUESTIONS)
     assert max(megabytes.values()) < 1000, megabytes
+
+
+def test_one_pair_in_every_graph_is_planned_as_one_demand_on_the_large_one():
+    line, large = Graph.from_edges([(i, i + 1) for i in range(4)]), random_graph(2000, 8000, seed=0)
+    batch = Graph.collate([*[line] * 40, large])
+    answer = ohm.effective_resistance(batch, [*((5 * i, 5 * i + 4) for i in range(40)), (200, 201)])
+    assert (
+        answer.plan.of(40).engine
+        == ohm.plan(large, demands=1).parts[0].engine
+        != ohm.plan(large, demands=40).parts[0].engine
+    )
+    expected = torch.cat([torch.full((40,), 4.0), exact.effective_resistance(large)[0, 1:2]])
+    torch.testing.assert_close(answer.value, expected.to(answer.value), rtol=1e-9, atol=0)

@@ -129,11 +129,11 @@ def make_plan(
         return Plan((Part(None, name, False, graph.dtype, demands, reason),), graph.num_graphs)
     sizes = graph.graph_sizes.cpu().numpy()
     small = sizes <= SMALL if method == "auto" else np.full(len(sizes), method == "cubing")
-    in_c = small & fits_kernel(graph) if small.any() else small
+    in_c = _fit_kernel(graph, small)
     why = "asked for" if method == "cubing" else f"at most {SMALL} nodes"
     by_factor = small & ~in_c & (method == "auto")
     if by_factor.any() and (inverses or not _has_kernels(graph)):
-        by_factor &= ~in_float32(graph.scaled_spectral_bounds())
+        by_factor &= ~_fit_float32(graph, by_factor)
     parts = [
         _cubing(graph, which, demands, native=chosen is in_c, reason=why)
         for chosen in (in_c, small & ~in_c & ~by_factor)
@@ -155,13 +155,25 @@ def _numbers(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> list[Tensor |
     return [None if chosen.all() else torch.as_tensor(np.nonzero(chosen)[0], device=graph.device)]
 
 
-def fits_kernel(graph: Graph) -> Bool[np.ndarray, " graphs"]:
-    """Find the graphs of a batch that the C implementation of cubing takes: small ones on the CPU, in float32."""
-    if native.active() is None or graph.device.type != "cpu":
-        return np.zeros(graph.num_graphs, dtype=bool)
+def _fit_kernel(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> Bool[np.ndarray, " graphs"]:
+    """Find those of some graphs that the C implementation of cubing takes: small ones on the CPU, in float32."""
+    if native.active() is None or graph.device.type != "cpu" or not chosen.any():
+        return np.zeros_like(chosen)
     limits = native.KERNELS["ohm_invert"].limits
     sizes, edges = graph.graph_sizes.numpy(), graph.edge_counts.numpy()
-    return (sizes <= limits["nodes"]) & (edges <= limits["edges"]) & in_float32(graph.scaled_spectral_bounds())
+    return _fit_float32(graph, chosen & (sizes <= limits["nodes"]) & (edges <= limits["edges"]))
+
+
+def _fit_float32(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> Bool[np.ndarray, " graphs"]:
+    """Find those of some graphs whose inverses float32 is enough for; their bounds are kept with the selection."""
+    found = chosen.copy()
+    for which in _numbers(graph, chosen):
+        found[chosen] = in_float32(_selected(graph, which).scaled_spectral_bounds())
+    return found
+
+
+def _selected(graph: Graph, which: Tensor | None) -> Graph:
+    return graph if which is None else some_graphs(graph, which)
 
 
 def _has_kernels(graph: Graph) -> bool:
@@ -171,7 +183,7 @@ def _has_kernels(graph: Graph) -> bool:
 
 def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
     """The engine for graphs that are solved together without their inverses."""
-    chosen = graph if which is None else some_graphs(graph, which)
+    chosen = _selected(graph, which)
     if method == "direct":
         part = _direct(chosen, which, demands, "asked for")
     elif method == "elimination":
@@ -187,9 +199,8 @@ def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method:
 
 def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, reason: str) -> Part:
     """Inverses of small graphs, in C or by torch."""
-    lowest = graph.scaled_spectral_bounds() if not native else np.ones(1)
-    mine = lowest if which is None or native else lowest[which.cpu().numpy()]
-    dtype = torch.float32 if bool(in_float32(mine).all()) else torch.float64
+    fits = native or bool(in_float32(_selected(graph, which).scaled_spectral_bounds()).all())
+    dtype = torch.float32 if fits else torch.float64
     predicted = costs.cubing(_power_sum(graph, which, 3), in_c=native)
     return Part(which, "cubing", native, dtype, demands, reason, predicted)
 

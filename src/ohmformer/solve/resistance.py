@@ -290,7 +290,8 @@ def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], r
     """Resistances of pairs, part by part: out of inverses, or by solving for each."""
     answers, parts, places = [], [], []
     graph_of = graph.batch[u]
-    for which, some, part in _parts(graph, min(len(u), 4 * PANEL), request, inverses=len(u) > graph.width):
+    most = int(graph_of.bincount().max()) if len(u) else 0  # pairs of one graph
+    for which, some, part in _parts(graph, min(most, 4 * PANEL), request, inverses=len(u) > graph.width):
         whole = len(which) == graph.num_graphs
         mine = joined.nonzero()[:, 0] if whole else (joined & torch.isin(graph_of, which)).nonzero()[:, 0]
         if not len(mine):
