@@ -79,8 +79,10 @@ def test_a_permalink_restores_everything(visit):
     choose(page, "Heat")
     page.click('[data-node="5"]')
     expect(page.locator("#readout .label")).to_have_text("Heat left on 5")
+    before = page.url
     page.fill("#time", "0.25")
     page.keyboard.press("Enter")
+    expect(page).not_to_have_url(before)  # drawn anew
     page.locator('[data-edge="2"] path').first.click(force=True)
     page.fill("#editor input", "7")
     page.keyboard.press("Enter")
