@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ohmformer as ohm
-from ohmformer import Graph, exact
+from ohmformer import Graph, exact, native
 from ohmformer.graph.ragged import Matrices
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
@@ -122,13 +122,11 @@ def test_every_question_about_999_molecules_and_one_graph_of_2000_nodes_takes_le
 
 
 def test_one_pair_in_every_graph_is_planned_as_one_demand_on_the_large_one():
-    line, large = Graph.from_edges([(i, i + 1) for i in range(4)]), random_graph(2000, 8000, seed=0)
+    line, large = Graph.from_edges([(i, i + 1) for i in range(4)]), random_graph(600, 2400, seed=0)
     batch = Graph.collate([*[line] * 40, large])
     answer = ohm.effective_resistance(batch, [*((5 * i, 5 * i + 4) for i in range(40)), (200, 201)])
-    assert (
-        answer.plan.of(40).engine
-        == ohm.plan(large, demands=1).parts[0].engine
-        != ohm.plan(large, demands=40).parts[0].engine
-    )
+    one, many = (ohm.plan(large, demands=demands).parts[0].engine for demands in (1, 40))
+    assert native.active() is None or one != many
+    assert answer.plan.of(40).engine == one
     expected = torch.cat([torch.full((40,), 4.0), exact.effective_resistance(large)[0, 1:2]])
     torch.testing.assert_close(answer.value, expected.to(answer.value), rtol=1e-9, atol=0)
