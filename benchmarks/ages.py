@@ -1,13 +1,17 @@
 """How old the tables of ``results/`` are: which commits have changed the code that a table describes since it was measured.
 
+Commits that change docstrings and comments alone are not counted.
+
 ``python benchmarks/ages.py`` lists them; ``--mark`` lets every table that is older than its code say so in its first line.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,13 +48,43 @@ def changes(path: Path, root: Path = ROOT) -> list[str]:
     if not named:
         raise ValueError(f"expected the commit that {path.name} was measured at above its first row, got none")
     folders = next(found for pattern, found in CODE.items() if re.fullmatch(pattern, path.stem))
-    asked = ["git", "-C", str(root), "log", "--format=%h", f"{named[-1]}..HEAD", "--"]
-    done = subprocess.run(
-        [*asked, *(f"src/ohmformer/{folder}" for folder in folders)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ValueError(f"expected a checkout with its whole history, got one without commit {named[-1]} of {path.name}")
-    return done.stdout.split()
+    paths = [f"src/ohmformer/{folder}" for folder in folders]
+    try:
+        commits = _git(root, "log", "--format=%h", f"{named[-1]}..HEAD", "--", *paths).split()
+    except subprocess.CalledProcessError as error:
+        message = f"expected a checkout with its whole history, got one without commit {named[-1]} of {path.name}"
+        raise ValueError(message) from error
+    return [commit for commit in commits if _changes_code(root, commit, tuple(paths))]
+
+
+@cache
+def _changes_code(root: Path, commit: str, paths: tuple[str, ...]) -> bool:
+    """Tell whether a commit changes more than docstrings and comments of files in some folders."""
+    listed = _git(root, "show", "--format=", "--name-status", "--no-renames", commit, "--", *paths).splitlines()
+    for status, name in (line.split("\t") for line in listed):
+        if status != "M" or code_of(name, _git(root, "show", f"{commit}^:{name}")) != code_of(
+            name, _git(root, "show", f"{commit}:{name}")
+        ):
+            return True
+    return False
+
+
+def code_of(name: str, text: str) -> str:
+    """Return a source without its docstrings and comments, in a form that can be compared; other files as they are."""
+    if name.endswith((".c", ".h")):
+        return re.sub(r"/\*.*?\*/|//[^\n]*|\s+", " ", text, flags=re.DOTALL)
+    if not name.endswith(".py"):
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            words = [x for x in body if isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant)]
+            node.body = [x for x in body if x not in words]  # pyright: ignore[reportAttributeAccessIssue]
+    return ast.dump(tree)
+
+
+def _git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout
 
 
 def mark(path: Path, since: list[str]) -> bool:
@@ -69,7 +103,11 @@ def main() -> None:
     parser.add_argument("--mark", action="store_true", help="write into the tables what is listed")
     marking = parser.parse_args().mark
     for path in sorted((ROOT / "results").glob("*.md")):
-        since = changes(path)
+        try:
+            since = changes(path)
+        except ValueError as error:
+            print(error)
+            continue
         marked = " (marked)" if marking and mark(path, since) else ""
         print(f"{path.name:30} {len(since):4d} commits since{marked}")
 

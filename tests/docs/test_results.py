@@ -75,9 +75,9 @@ def test_commits_are_counted_on_the_folders_of_a_table(tmp_path: Path):
         asked = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
-    def commit(name: str) -> str:
+    def commit(name: str, text: str = "") -> str:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text(text)
         git("add", ".")
         git("commit", "-q", "-m", name)
         return git("log", "-1", "--format=%h")
@@ -88,8 +88,11 @@ def test_commits_are_counted_on_the_folders_of_a_table(tmp_path: Path):
     path.write_text(f"# Title\n\n`python benchmarks/solve.py`, commit {measured}, 2026-01-01.\n")
     first, second = commit("src/ohmformer/graph/b.py"), commit("src/ohmformer/native/c.py")
     commit("src/ohmformer/apps/d.py")
+    commit("src/ohmformer/native/c.py", '"""Words."""  # and a comment\n')
     commit("README.md")
     assert ages.changes(path, tmp_path) == [second, first]
+    third = commit("src/ohmformer/native/c.py", '"""Words."""\nx = 1\n')
+    assert ages.changes(path, tmp_path) == [third, second, first]
     path.write_text(path.read_text().replace(measured, "0123abc"))
     with pytest.raises(ValueError, match="whole history"):
         ages.changes(path, tmp_path)
