@@ -62,19 +62,18 @@ def _changes_code(root: Path, commit: str, paths: tuple[str, ...]) -> bool:
     """Tell whether a commit changes more than docstrings and comments of files in some folders."""
     listed = _git(root, "show", "--format=", "--name-status", "--no-renames", commit, "--", *paths).splitlines()
     for status, name in (line.split("\t") for line in listed):
-        if status != "M" or code_of(name, _git(root, "show", f"{commit}^:{name}")) != code_of(
-            name, _git(root, "show", f"{commit}:{name}")
-        ):
+        if status != "M" or not name.endswith((".py", ".c", ".h")):
+            return True
+        before, after = (code_of(name, _git(root, "show", f"{at}:{name}")) for at in (f"{commit}^", commit))
+        if before != after:
             return True
     return False
 
 
 def code_of(name: str, text: str) -> str:
-    """Return a source without its docstrings and comments, in a form that can be compared; other files as they are."""
-    if name.endswith((".c", ".h")):
-        return re.sub(r"/\*.*?\*/|//[^\n]*|\s+", " ", text, flags=re.DOTALL)
+    """Return a source in Python or C without its docstrings and comments, in a form that can be compared."""
     if not name.endswith(".py"):
-        return text
+        return re.sub(r"/\*.*?\*/|//[^\n]*|\s+", " ", text, flags=re.DOTALL)
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
