@@ -6,6 +6,7 @@ Generated pages cannot go stale, because they are nowhere but in the built site.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from ohmformer.apps.report.depths import ERROR, depth_tables, markdown_table
 from ohmformer.apps.report.gallery import SETUP, Exhibit, exhibits
 
 ROOT = Path(__file__).parents[1]
+OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -55,6 +57,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Links to ``results/`` lead out of ``docs/`` in the repository, and to pages on the site."""
     up = "../" * page.file.src_uri.count("/")
     return markdown.replace(f"](../{up}results/", f"]({up}results/")
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Options of commands, such as ``--resistance``, are not broken after a hyphen."""
+    return re.sub(
+        r"<code>([^<]*-[^<]*)</code>", lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html
+    )
 
 
 def generated_pages() -> Iterator[tuple[str, str]]:

@@ -115,7 +115,10 @@ BAD = {
     "keep of flow": (("--task", "flow", "--from", "a", "--to", "b", "--keep", "a"), "--keep with --task reduce only"),
     "seed of heat": (("--task", "heat", "--from", "a", "--seed", "1"), "--seed with --task sparsify only"),
     "unknown pair": (("--task", "currents", "--pair", "a", "x"), "expected a node of the graph, got 'x'"),
-    "missing file": (("--task", "harmonic", "--fixed", "none.csv"), "expected a file of values of nodes, none.csv is none"),
+    "missing file": (
+        ("--task", "harmonic", "--fixed", "none.csv"),
+        "expected a file of values of nodes, there is no file none.csv",
+    ),
 }
 FILES = {
     "contradiction": ("a,0\nb,1\na,2\n", "'a' has 0 in line 1 and 2 in line 3 of fixed.csv"),

@@ -52,6 +52,11 @@ def test_reference_examples_commands_and_results_are_there(site: Path):
     assert len(list((site / "results").glob("*.html"))) == len(list((ROOT / "results").glob("*.md"))) + 1
 
 
+def test_an_option_is_not_broken_after_a_hyphen(site: Path):
+    assert '<span class="option">--cluster</span> ADDRESS' in (site / "howto" / "cluster.html").read_text()
+    assert ".option { white-space: nowrap; }" in (site / "site.css").read_text()
+
+
 PUBLIC = ("", ".constructions", ".transformer", ".solve", ".graph", ".encoding")
 
 

@@ -210,6 +210,22 @@ def test_a_matrix_of_one_triangle_needs_symmetrize(tmp_path):
             read_graph(save(tmp_path, unequal, ".npz"), resistance="entries", symmetrize=symmetrize)
 
 
+def test_entries_that_disagree_are_named_by_their_own_lines(tmp_path):
+    path = tmp_path / "m.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 2 1.0\n2 1 3.0\n")
+    with pytest.raises(
+        ValueError, match=r"row 0, column 1 \(.*; line 3\) .* has 1 and row 1, column 0 \(.*; line 4\) .* has 3"
+    ):
+        read_graph(path, resistance="entries")
+
+
+def test_an_edge_of_graphml_without_an_end_is_named_by_its_line(tmp_path):
+    path = tmp_path / "g.graphml"
+    path.write_text('<graphml>\n<graph edgedefault="undirected">\n<edge source="a"/>\n</graph></graphml>\n')
+    with pytest.raises(ValueError, match=r"expected an attribute target of <edge> in line 3 of g.graphml, got none"):
+        read_graph(path)
+
+
 def test_zeros_and_repeated_entries_are_not_taken_for_resistances(tmp_path):
     path = tmp_path / "m.npz"
     sp.save_npz(path, sp.coo_matrix(([0.0, 0.0], ([0, 1], [1, 0])), shape=(2, 2)))

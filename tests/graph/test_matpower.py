@@ -78,5 +78,5 @@ def test_other_files_are_refused_in_a_sentence(text: str, sentence: str) -> None
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match=r"expected a MATPOWER case file, nowhere\.m is none"):
+    with pytest.raises(ValueError, match=r"expected a MATPOWER case file, there is no file nowhere\.m"):
         read_case(Path("nowhere.m"))

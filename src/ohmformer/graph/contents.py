@@ -56,7 +56,7 @@ def read_contents(path: Path, what: str = "a file") -> Contents:
     if str(path) == STDIN:
         return Contents.of("standard input", sys.stdin.buffer.read())
     if not path.is_file() and not path.is_fifo():
-        raise ValueError(f"expected {what}, {path} is none")
+        raise ValueError(f"expected {what}, there is no file {path}")
     return Contents.of(path.name, path.read_bytes())
 
 

@@ -63,7 +63,7 @@ class _Reader:
 
     def _attribute(self, given: dict[str, str], key: str, element: str) -> str:
         if key not in given:
-            raise ValueError(f"expected {key}=... of <{element}> in line {self.line} of {self.name}, got none")
+            raise ValueError(f"expected an attribute {key} of <{element}> in line {self.line} of {self.name}, got none")
         return given[key]
 
     def _start(self, element: str, given: dict[str, str]) -> None:

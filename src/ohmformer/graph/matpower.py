@@ -62,7 +62,7 @@ class Case:
 def read_case(path: Path) -> Case:
     """Read a case file of version 2 whole."""
     if not path.is_file():
-        raise ValueError(f"expected a MATPOWER case file, {path} is none")
+        raise ValueError(f"expected a MATPOWER case file, there is no file {path}")
     return parse_case(path.read_bytes().decode("utf-8", "replace"), path.name)
 
 

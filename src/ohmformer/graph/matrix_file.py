@@ -139,8 +139,8 @@ def _line(data: bytes, row: int, column: int) -> int:
         size, below = int(lines[0][1][0]), b"general" not in header
         order = [(i, j) for j in range(size) for i in range(j if below else 0, size)]
         return lines[1 + order.index((max(row, column), min(row, column)) if below else (row, column))][0]
-    wanted = {(row + 1, column + 1), (column + 1, row + 1)}
-    return next((i for i, cells in lines[1:] if (int(cells[0]), int(cells[1])) in wanted), 0)
+    at = {(int(cells[0]), int(cells[1])): i for i, cells in reversed(lines[1:])}
+    return at.get((row + 1, column + 1), at.get((column + 1, row + 1), 0))
 
 
 def _size_line(data: bytes) -> int:

@@ -62,7 +62,7 @@ def read_smiles(path: Path, column: str = "smiles") -> Iterator[str]:
     import csv
 
     if not path.is_file():
-        raise ValueError(f"expected a file of SMILES, {path} is none")
+        raise ValueError(f"expected a file of SMILES, there is no file {path}")
     kind = suffix_of(path.name)
     try:
         with open_text(path) as file:

@@ -224,6 +224,42 @@ def test_back_undoes_and_forward_does_it_again(visit):
     expect(page.locator("#redo")).to_be_disabled()
 
 
+def test_control_z_undoes_where_the_focus_is_in_a_control(visit):
+    page = visit.page
+    choose(page, "Ring")
+    expect(page.locator("#readout .label")).to_have_text("Effective resistance, 0 to 13")
+    page.keyboard.press("Control+z")
+    expect(page.locator("#graph label.selected")).to_have_text("Grid")
+    page.locator('[data-edge="2"] path').first.click(force=True)
+    field = page.locator("#editor input")
+    expect(field).to_be_focused()
+    page.keyboard.type("7")
+    page.keyboard.press("Control+z")  # what is being written is undone by the field itself
+    expect(field).to_have_value("1")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    expect(page.locator('[data-edge="2"]')).to_contain_text("7 Ω")
+    page.keyboard.press("Control+z")
+    expect(page.locator('[data-edge="2"]')).not_to_contain_text("7 Ω")
+    expect(page.locator("#graph label.selected")).to_have_text("Grid")
+
+
+def test_resistances_of_a_triangle_are_written_apart(visit, tmp_path):
+    page = visit.page
+    choose(page, "Own file")
+    path: Path = tmp_path / "triangle.csv"
+    path.write_text("source,target,ohm\nhome,shop,2\nshop,park,3\npark,home,4\n")
+    page.locator("#upload input[type=file]").set_input_files(path)
+    expect(page.locator("[data-node]")).to_have_count(3)
+    boxes = [page.locator(f'[data-edge="{j}"] text').bounding_box() for j in range(3)]
+    for j in range(3):
+        a, b = boxes[j], boxes[(j + 1) % 3]
+        apart = max(
+            abs(a["x"] - b["x"]) - (a["width"] + b["width"]) / 2, abs(a["y"] - b["y"]) - (a["height"] + b["height"]) / 2
+        )
+        assert apart > 0, (a, b)
+
+
 def test_two_constructions_run_side_by_side(visit):
     page = visit.page
     page.locator("#beside label", has_text="Chebyshev cubing").click()

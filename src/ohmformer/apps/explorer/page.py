@@ -102,13 +102,17 @@ def _controls() -> html.Section:
             dcc.Upload("Choose or drop a file", id="upload", className="upload"),
             html.Label(
                 [
-                    "Options, as of ohmformer solve",
+                    "Options of ohmformer solve",
                     dcc.Input(id="options", type="text", debounce=True, maxLength=LONGEST_OPTIONS, spellCheck=False),
                 ]
             ),
             html.P(
-                "Edge lists, GraphML, Matrix Market, SciPy, MATPOWER. A column called resistance, ohm, conductance or "
-                "siemens is read; others with an option such as --resistance COLUMN.",
+                [
+                    "Edge lists, GraphML, Matrix Market, SciPy, MATPOWER. A column called resistance, ohm, conductance or "
+                    "siemens is read; for another one, give an option such as ",
+                    html.Code("--resistance COLUMN"),
+                    ".",
+                ],
                 className="hint",
             ),
         ],

@@ -131,6 +131,7 @@
     const [edges, nodes, labels] = [0, 1, 2].map(() => explorer.make("g", {})); /* labels above all nodes */
     const strongest = run && run.task.flows ? strongestCurrent(state, run.exact) : 0;
     const twins = parallel(state.edges);
+    circuit.centre = [1, 2].map((axis) => state.nodes.reduce((sum, node) => sum + node[axis], 0) / state.nodes.length);
     const stop = { node: Math.min(explorer.stop.node, state.nodes.length - 1), edge: Math.min(explorer.stop.edge, state.edges.length - 1) };
     circuit.update = [
       ...state.edges.map((edge, j) => drawEdge(circuit, edges, j, edge, twins[j], strongest, stop.edge === j, palette)),
@@ -174,7 +175,7 @@
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   }
 
-  function drawEdge({ state, run }, parent, j, [u, v, ohm], bend, strongest, first, palette) {
+  function drawEdge({ state, run, centre }, parent, j, [u, v, ohm], bend, strongest, first, palette) {
     const [a, b] = [state.nodes[u], state.nodes[v]];
     const [dx, dy] = [b[1] - a[1], b[2] - a[2]];
     const length = Math.hypot(dx, dy) || 1;
@@ -190,8 +191,10 @@
     const wire = explorer.make("path", { class: "wire", d: path, fill: "none", "stroke-linecap": "round" }, group);
     const arrow = explorer.make("path", { class: "arrow", stroke: palette.paper, "stroke-width": 1.4 * unit, "stroke-linejoin": "round" }, group);
     if (chosen || (ohm !== 1 && state.nodes.length <= NAMED)) {
-      const [lift, up] = [21 * unit, ny > 0 ? -1 : 1];
-      write(group, mx + nx * lift * up, my + ny * lift * up + 5 * unit, `${explorer.digits(ohm, 3)} Ω`, 14 * unit, palette.ink, palette.paper);
+      /* on the outer side of the edge, where the label of the next edge is not; above it if there is no outer side */
+      const outside = (mx - centre[0]) * nx + (my - centre[1]) * ny;
+      const lift = 21 * unit * (Math.abs(outside) > unit ? Math.sign(outside) : ny > 0 ? -1 : 1);
+      write(group, mx + nx * lift, my + ny * lift + 5 * unit, `${explorer.digits(ohm, 3)} Ω`, 14 * unit, palette.ink, palette.paper);
     }
     return (values) => {
       const flow = values && run && run.task.flows ? (values[u] - values[v]) / ohm : null;

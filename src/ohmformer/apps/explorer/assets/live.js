@@ -61,13 +61,21 @@
     set("redo", { disabled: at >= Number(sessionStorage.getItem("last") || 0) });
   }
 
+  /* Dash asks the server when the address differs from the last one it went back to; going back there twice is news as well. */
+  let visited = location.search;
   addEventListener("popstate", () => {
     restoring = true;
     explorer.selected = explorer.joining = null;
     offer();
+    if (visited === location.search) set("url", { search: visited });
+    visited = location.search;
   });
+  /* A field that is being written into undoes its own text; every other place, a field that was sent too, undoes the page. */
+  let writing = null;
+  addEventListener("input", (event) => (writing = event.target));
+  addEventListener("change", () => (writing = null));
   addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || event.target.closest("input")) return;
+    if (!(event.ctrlKey || event.metaKey) || (writing && writing === event.target)) return;
     const key = event.key.toLowerCase();
     if (key !== "z" && key !== "y") return;
     event.preventDefault();
