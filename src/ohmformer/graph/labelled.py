@@ -67,7 +67,7 @@ class LabelledGraph:
         return found.to(self.graph.device, torch.long)
 
     def with_signals(self, values: Any) -> tuple[Graph, Tensor]:
-        """Return the graph and values on its nodes in one dtype that represents both without rounding.
+        """Return the graph and values on its nodes, with the graph's dtype widened if necessary, so that neither is rounded.
 
         A mapping gives values for some labels; all other nodes get zero.
         """
