@@ -50,7 +50,7 @@ def today() -> str:
 
 
 def commit() -> str:
-    """Return the commit of the checkout that contains this file, with a mark if there are changes, or else the version."""
+    """Return the commit of the checkout that contains this file, plus ``with changes`` if it has any, or the version."""
     file = Path(__file__)
 
     def git(*words: str) -> str:
