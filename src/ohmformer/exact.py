@@ -3,8 +3,8 @@
 Zero eigenvalues are never guessed. The null space of a Laplacian is known beforehand (one vector per connected
 component), so it is shifted to an eigenvalue above all others before LAPACK is called.
 
-All functions compute in float64 on the CPU and return the graph's dtype and device. Matrices of a batch are padded,
-``(graphs, width, width)``; a single graph has no leading axis.
+All functions compute in float64 on the CPU and return results in the graph's dtype and on its device. Matrices of a batch
+are padded, ``(graphs, width, width)``; a single graph has no leading axis.
 
 >>> from ohmformer import Graph
 >>> g = Graph.from_edges([(0, 1), (1, 2)], resistance=[1.0, 4.0])

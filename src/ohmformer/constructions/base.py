@@ -89,7 +89,7 @@ class Construction(Runnable):
 
     @property
     def size(self) -> float:
-        """The largest ``|f|`` on the spectrum; relative errors are divided by it."""
+        """The largest ``|f|`` on the spectrum, by which errors are divided to make them relative."""
         interval = torch.linspace(self.spectrum.lmin, self.spectrum.lmax, 2, dtype=torch.float64)
         return max(float(self.f(interval).abs().max()), abs(self.at_zero))
 
@@ -138,7 +138,7 @@ class Construction(Runnable):
         return 8 * torch.finfo(dtype).eps * (layers + nodes) * self.size * self.amplification(layers)
 
     def amplification(self, layers: int) -> float:
-        """Bound the growth of a perturbation of the state in the answer; by default the condition number."""
+        """Bound the growth of a perturbation until it reaches the answer; by default the condition number."""
         return self.spectrum.condition
 
     def target(self, graph: Graph) -> Float[Tensor, "*graphs width width"]:

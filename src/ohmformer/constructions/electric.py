@@ -31,7 +31,7 @@ class _Inverse(Construction):
     """Constructions of the inverse of the Laplacian, ``f(x) = 1/x``."""
 
     def f(self, x: Tensor) -> Tensor:
-        """``1/x``."""
+        """Evaluate ``1/x``."""
         return torch.reciprocal(x)
 
 
@@ -166,7 +166,7 @@ class _MatrixInverse(_Inverse):
         """The step size tau of the first residual ``I-hat - tau L``."""
 
     def first(self) -> Layer:
-        """Make the layer from the incidence matrix to the first residual: ``R <- R - tau L R`` with ``R = I-hat``."""
+        """Build the layer that computes the first residual from the incidence: ``R <- R - tau L R`` with ``R = I-hat``."""
         return Layer(heads=(Head(value={("residual", "residual"): -self.start}, **similarity(INCIDENCE)),))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
@@ -295,6 +295,6 @@ def contraction(condition: float) -> float:
 
 
 def inverse_chebyshev(degree: int | float, condition: float) -> float:
-    """``1 / T_degree(1/q) = 2 rho^degree / (1 + rho^(2 degree))`` with ``rho = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)``."""
+    """Compute ``1 / T_degree(1/q) = 2 rho^degree / (1 + rho^(2 degree))``, ``rho = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)``."""
     shrunk = decay(2 / (math.sqrt(condition) + 1), degree)
     return 2 * shrunk / (1 + shrunk**2)

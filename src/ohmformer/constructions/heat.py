@@ -40,12 +40,12 @@ class _Heat(Construction):
             raise ValueError(f"the heat kernel needs s > 0, got {self.s!r}")
 
     def f(self, x: Tensor) -> Tensor:
-        """``exp(-s x)``."""
+        """Evaluate ``exp(-s x)``."""
         return torch.exp(-self.s * x)
 
     @property
     def at_zero(self) -> float:
-        """Heat is conserved: 1 on the null space."""
+        """1, as heat is conserved on the null space."""
         return 1.0
 
     @property

@@ -30,7 +30,7 @@ class _Root(Construction):
     answer: ClassVar[str] = "root"
 
     def f(self, x: Tensor) -> Tensor:
-        """``x^-1/2``."""
+        """Evaluate ``x^-1/2``."""
         return torch.rsqrt(x)
 
 
@@ -107,7 +107,7 @@ class NewtonSchulzRoot(_Root):
     give the cubic closest to 1 on the interval known to contain g; otherwise a, b = 3/2, 1/2 throughout.
 
     Once g is 1 up to rounding the remaining layers do nothing: on the null space of L, g = 0 is an unstable fixed point,
-    where rounding errors grow by a factor a in every layer.
+    where rounding errors would grow by a factor a in every layer.
     """
 
     scaled: bool = True

@@ -65,7 +65,7 @@ class SpectralFilter(Construction):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval on which f is fitted, widened if it is a single point."""
+        """The interval on which f is fitted, widened if it is almost a point."""
         low, high = (0.0 if self.null else self.spectrum.lmin), self.spectrum.lmax
         return low, max(high, low * (1 + 1e-3))
 

@@ -46,7 +46,7 @@ def suffix_of(name: str) -> str:
 
 
 def open_text(path: Path, errors: str = "strict") -> TextIOWrapper:
-    """Open a text file, compressed by gzip or not, with or without a byte order mark."""
+    """Open a text file for reading, compressed by gzip or not, with or without a byte order mark."""
     opened = gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
     return TextIOWrapper(opened, encoding="utf-8-sig", errors=errors, newline="")
 

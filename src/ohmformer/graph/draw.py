@@ -44,7 +44,7 @@ def draw_circuit(
     positions: dict[int, Place] | None = None,
     labels: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw a solved circuit. ``injected`` is the current injected at each node."""
+    """Draw a solved circuit. ``injected`` is the current injected at each node; it flows from high to low potential."""
     check_modules(("matplotlib",), "plot")
     if not 1 <= graph.num_nodes <= MOST_NODES:
         raise ValueError(f"expected 1 to {MOST_NODES} nodes for a picture of a circuit, got {graph.num_nodes}")

@@ -62,9 +62,9 @@ def as_resistance(edges: int, resistance: Any, conductance: Any, *, signed: bool
 
 
 def lists_both_directions(index: Int[Tensor, "2 pairs"]) -> bool:
-    """Determine how pairs list undirected edges: True for both directions of every edge, False for every edge once.
+    """Tell whether a list of pairs has both directions of every edge (True) or every edge once (False).
 
-    All of the library interprets PyG's ``edge_index`` by this function. It decides for the list as a whole: a list with some
+    The whole library reads PyG's ``edge_index`` by this function. It decides for the list as a whole: a list with some
     edges in both directions and others in one is a ValueError that names a pair. Parallel edges are allowed; if listed in
     both directions, each direction must occur equally often. Self-loops are ignored.
 

@@ -93,5 +93,5 @@ def markdown_table() -> str:
 def _installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except (ImportError, ValueError):  # a finder refuses it, or it was put into sys.modules by hand
+    except (ImportError, ValueError):  # a finder rejects it, or it was put into sys.modules by hand
         return False

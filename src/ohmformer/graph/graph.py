@@ -304,7 +304,7 @@ class Graph(Layout):
         return np.bincount(both, np.concatenate([1 / r, 1 / r]), self.num_nodes).astype(np.float64)
 
     def spectral_bounds(self) -> Spectrum:
-        """Compute an inexpensive, proven enclosing interval of all nonzero eigenvalues of all graphs.
+        """Compute a cheap interval that provably contains every nonzero eigenvalue of every graph.
 
         Upper bound: ``lmax <= max over edges (u, v) of deg(u) + deg(v)`` (Anderson and Morley), deg the weighted degree.
         Lower bound: ``lmin >= 4 / (n_c R_c)`` on a component of ``n_c`` nodes, where ``R_c`` bounds the largest effective

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "lib"
 VARIABLE = "OHMFORMER_NATIVE"
 OFF = "off"
 INSTRUCTION_SETS = {"baseline": 1, "neon": 1, "avx2": 2, "avx512": 4}
-"""Instruction sets from slowest to fastest, each with its bit in what the C function ``processor_sets`` returns."""
+"""Instruction sets from slowest to fastest, each with its bit in the result of the C function ``processor_sets``."""
 NO_LIBRARY = "the package was built without a C compiler"
 
 STOPPED = 2
