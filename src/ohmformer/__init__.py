@@ -1,16 +1,16 @@
 """Linear Transformers that solve graph problems by weights one can write down.
 
 Graphs: :class:`Graph`, :class:`Raster`, :class:`Spectrum`, and in :mod:`ohmformer.graph.families` seeded examples.
-Answers by LAPACK, to compare with: :mod:`ohmformer.exact`. Flow, energy and resistance: :mod:`ohmformer.graph.circuit`.
+Reference answers by LAPACK: :mod:`ohmformer.exact`. Flow, energy and resistance: :mod:`ohmformer.graph.circuit`.
 Models: :class:`LinearTransformer`, :class:`EfficientTransformer`.
 Answers with certificates: :func:`potentials`, :func:`electric_flow`, :func:`effective_resistance`,
 :func:`kirchhoff_index`, :func:`pinv_diagonal`, :func:`current_flow_closeness`, :func:`spanning_tree_marginals`,
 :func:`resistive_embedding`, :func:`heat_kernel`, :func:`eigenvectors`, :func:`spectral_filter`,
 :func:`harmonic`, :func:`kron_reduce`, :func:`current_flow`, :func:`sparsify`.
 Power grids: :mod:`ohmformer.solve.power`.
-Weights: :mod:`ohmformer.constructions`, one class per lemma; :func:`learned` trains some for your graphs.
+Constructions of weights: :mod:`ohmformer.constructions`, one class per lemma; :func:`learned` trains them on given graphs.
 
-Names are imported when they are first asked for, so that processes that only read molecules do not wait for torch.
+Names are imported on first access, so that processes that only read molecules do not wait for torch.
 """
 
 from importlib import import_module
@@ -99,7 +99,7 @@ _HOMES = {
     "learned": "constructions.learned",
     "plan": "solve.plan",
 }
-"""Where classes and functions are defined that are not in ``solve``."""
+"""Submodules of the public classes and functions that are not in ``solve``."""
 
 _moved.install()
 

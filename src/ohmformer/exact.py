@@ -1,10 +1,10 @@
 """Ground truth by LAPACK: what every construction, test and plot is compared with.
 
-Nothing here guesses which eigenvalues are zero. The null space of a Laplacian is known beforehand (one vector per
-connected component), so it is moved out of the way, to an eigenvalue above all others, before LAPACK sees the matrix.
+Zero eigenvalues are never guessed. The null space of a Laplacian is known beforehand (one vector per connected
+component), so it is shifted to an eigenvalue above all others before LAPACK is called.
 
-All functions work in float64 on the CPU and return the graph's type and device. Matrices of a batch are padded,
-``(graphs, width, width)``; a single graph has no leading axis.
+All functions compute in float64 on the CPU and return results in the graph's dtype and on its device. Matrices of a batch
+are padded, ``(graphs, width, width)``; a single graph has no leading axis.
 
 >>> from ohmformer import Graph
 >>> g = Graph.from_edges([(0, 1), (1, 2)], resistance=[1.0, 4.0])
@@ -29,7 +29,7 @@ from ohmformer.graph.circuit import resistance_from_root
 
 @dataclass(frozen=True)
 class Eigenvectors:
-    """``k`` eigenpairs of each graph; ``mask`` is False where a graph has fewer, and everything there is zero."""
+    """``k`` eigenpairs of each graph; ``mask`` is False for those that a graph lacks, whose values are all zero."""
 
     values: Float[Tensor, "*graphs k"]
     vectors: Float[Tensor, "*graphs width k"]
@@ -41,11 +41,11 @@ def decompose(
 ) -> tuple[Float[Tensor, "graphs width"], Float[Tensor, "graphs width width"]]:
     """Compute all eigenpairs of every graph, ascending; null space and padding come last, with value 0.
 
-    Those of L, or with ``laplacian="normalized"`` those of ``D^-1/2 L D^-1/2``, D the diagonal of L.
+    The matrix is L, or with ``laplacian="normalized"`` it is ``D^-1/2 L D^-1/2``, D the diagonal of L.
 
-    LAPACK decomposes ``L + gamma N`` with N the projection onto the null space and gamma = 4 max_i L_ii >= 2 lmax. That
-    finds eigenvalues to ``eps lmax``; where some are so small that this shows, the squared singular values of ``B`` are
-    taken instead, which are good to ``eps sqrt(lmax / l)`` relatively.
+    LAPACK decomposes ``L + gamma N`` with N the projection onto the null space and gamma = 4 max_i L_ii >= 2 lmax. This is
+    accurate to ``eps lmax``; if some eigenvalues l are too small for that, the squared singular values of ``B`` are used
+    instead, which have a relative accuracy of ``eps sqrt(lmax / l)``.
     """
     host = graph.to("cpu", torch.float64)
     matrix, range_ = host.laplacian().detach(), host.projector()
@@ -119,9 +119,9 @@ def potentials(graph: Graph, demands: Tensor, *, center: bool = False) -> Float[
 
 
 def effective_resistance(graph: Graph) -> Float[Tensor, "*graphs width width"]:
-    """Compute ``R_ij``, the potential drop that drives one unit from i to j; ``inf`` between components.
+    """Compute ``R_ij``, the potential difference that drives a unit current from i to j; ``inf`` between components.
 
-    By Fact 1 from the rows of ``V Lambda^-1/2``, which keeps small resistances beside large ones accurate.
+    Computed from the rows of ``V Lambda^-1/2`` (Fact 1), which keeps small resistances beside large ones accurate.
     """
     values, vectors = decompose(graph)
     rows = vectors * torch.where(values > 0, torch.where(values > 0, values, 1.0).rsqrt(), 0.0)[:, None, :]
@@ -152,7 +152,7 @@ def eigenvectors(graph: Graph, k: int, which: str = "smallest", laplacian: str =
 
 
 def spectrum(graph: Graph) -> Spectrum:
-    """Find the smallest and the largest nonzero eigenvalue over all graphs; ``[1, 1]`` if there is none."""
+    """Return the smallest and the largest nonzero eigenvalue over all graphs; ``[1, 1]`` if there is none."""
     values = decompose(graph)[0]
     values = values[values > 0]
     return Spectrum(float(values.min()), float(values.max())) if values.numel() else Spectrum(1.0, 1.0)

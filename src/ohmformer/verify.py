@@ -2,13 +2,13 @@
 
 Three things are checked for every construction, graph and depth:
 
-- the error against LAPACK is at most the proved bound plus what floating point may add;
+- the error against LAPACK is at most the proved bound plus a bound on rounding;
 - the efficient Transformer equals the plain matrix iteration, layer by layer;
 - the dense Transformer equals the efficient one, block by block and layer by layer. (Where the null space of L has no part
   in the answer, states are compared on the range of L.)
 
-Lemmas 1, 2, 3 and 6 are also checked in the dynamics of appendix E, where queries and keys read ``D^-1/2 B``: there they are
-about the normalised Laplacian ``N = D^-1/2 L D^-1/2``; weights are diagonal, and layers (or steps) are looped.
+Lemmas 1, 2, 3 and 6 are also checked in the dynamics of appendix E, where queries and keys read ``D^-1/2 B``: there they
+apply to the normalised Laplacian ``N = D^-1/2 L D^-1/2``; weights are diagonal, and layers (or steps) are looped.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ohmformer.transformer import GRAM, INCIDENCE, Program, Trace
 from ohmformer.transformer.normalize import Normalization
 
 AGREEMENT = 1e-10
-"""How far apart, relatively, two realisations of one iteration may be in float64."""
+"""Largest allowed relative difference between two implementations of an iteration in float64."""
 
 HEAT_TIME = 0.5
 SLOWEST_RATIO = 0.98
-"""Eigenvalue ratios nearer to one are left out: their eigenspaces are hardly separated."""
+"""Eigenvalue ratios closer to one are skipped: their eigenspaces are hardly separated."""
 ORTHOGONALIZATIONS = {
     "gram-schmidt": built.GramSchmidt,
     "parallel gram-schmidt": built.ParallelGramSchmidt,
@@ -46,14 +46,14 @@ ORTHOGONALIZATIONS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One construction on one graph at one depth."""
+    """The check of one construction on one graph at one depth."""
 
     construction: str
     statement: str
     graph: str
     layers: int
     error: float
-    """Against LAPACK: operator norm relative to ``|f(L)|``, sine of an angle, or ``|Phi^T Phi - I|``."""
+    """Error against LAPACK: operator norm relative to ``|f(L)|``, sine of an angle, or ``|Phi^T Phi - I|``."""
     bound: float
     rounding: float
     plain: float
@@ -63,18 +63,18 @@ class Check:
 
     @property
     def ratio(self) -> float:
-        """Error over bound, rounding included."""
+        """Error divided by bound, rounding included."""
         return self.error / (self.bound + self.rounding)
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is violated; NaN violates."""
+        """Whether no bound is violated; NaN is a violation."""
         return self.ratio <= 1 and self.plain <= AGREEMENT and self.dense <= AGREEMENT
 
 
 @dataclass(frozen=True)
 class Row:
-    """All checks of one construction."""
+    """Summary of all checks of one construction."""
 
     construction: str
     statement: str
@@ -90,7 +90,7 @@ class Row:
 
     @classmethod
     def of(cls, checks: list[Check]) -> Row:
-        """Summarise checks by the worst of them; ``error`` and ``bound`` are of the worst check at the greatest depth."""
+        """Summarise checks by the worst one; ``error`` and ``bound`` are those of the worst check at the greatest depth."""
         layers = max(c.layers for c in checks)
         deepest = max((c for c in checks if c.layers == layers), key=lambda c: c.error)
         return cls(
@@ -110,7 +110,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of a whole run."""
+    """The result of a whole run."""
 
     seed: int
     graphs: int
@@ -130,7 +130,7 @@ class Verification:
 def verify(
     seed: int = 0, *, graphs: list[Named] | None = None, progress: Callable[[int, int, str], None] | None = None
 ) -> Verification:
-    """Check every construction on every graph of the zoo; ``progress`` is told (done, total, graph) as it goes."""
+    """Check every construction on every graph of the zoo; ``progress`` is called with (done, total, graph)."""
     graphs = zoo(seed) if graphs is None else graphs
     checks: list[Check] = []
     for done, named in enumerate(graphs):
@@ -146,7 +146,7 @@ def verify(
 
 
 def check_graph(named: Named, seed: int) -> Iterator[Check]:
-    """Make all checks on one graph."""
+    """Yield all checks on one graph."""
     spectrum = exact.spectrum(named.graph)
     for name, construction, depths in functions_of_the_laplacian(spectrum):
         trial = prepare(construction, named.graph, seed)
@@ -172,7 +172,7 @@ def check_graph(named: Named, seed: int) -> Iterator[Check]:
 
 
 def functions_of_the_laplacian(spectrum: Spectrum) -> Iterator[tuple[str, Construction, tuple[int, ...]]]:
-    """List every construction of a function of the Laplacian, with the depths to check."""
+    """Yield every construction of a function of the Laplacian, with the depths to check."""
     deep, steep = (0, 1, 2, 5, 12, 30, 80), (0, 1, 2, 3, 4, 6, 9, 12)
     yield "gradient descent", built.GradientDescent(spectrum), deep
     yield "chebyshev", built.Chebyshev(spectrum), deep
@@ -189,7 +189,7 @@ def functions_of_the_laplacian(spectrum: Spectrum) -> Iterator[tuple[str, Constr
 
 
 def eigensolvers(spectrum: Spectrum) -> dict[str, Callable[[int], SubspaceIteration]]:
-    """List every eigenvector construction, each as a function of the number of vectors."""
+    """Return every eigenvector construction, each as a function of the number of vectors."""
     return {
         "top k": lambda k: SubspaceIteration(built.Laplacian(spectrum), built.GramSchmidt(k)),
         "bottom k": lambda k: SubspaceIteration(built.Shifted(spectrum), built.GramSchmidt(k)),
@@ -201,14 +201,14 @@ def eigensolvers(spectrum: Spectrum) -> dict[str, Callable[[int], SubspaceIterat
 
 
 def _enough_rounds(solver: SubspaceIteration, graph: Graph) -> NewtonSchulz:
-    """Give Newton-Schulz as many rounds as the eigenvalues of this graph ask for, six at least."""
+    """Return Newton-Schulz with as many rounds as the eigenvalues of this graph require, at least six."""
     needed = math.ceil(math.log(solver.eigenspace(graph).condition) / math.log(1.5))
     return NewtonSchulz(solver.k, max(6, needed))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A construction on one graph: the blocks it starts from, the error of its answer, and what is proved of that error."""
+    """A construction on one graph: its initial blocks, the error of its answer, and the proved bound on that error."""
 
     construction: Runnable
     graph: Graph
@@ -216,7 +216,7 @@ class Trial:
     blocks: dict[str, Tensor]
     error: Callable[[Tensor], float]
     bound: Callable[[int], float]
-    """Bounds the error at a depth; a ValueError where nothing is proved."""
+    """Returns a bound on the error at a depth; raises a ValueError where nothing is proved."""
     rounding: Callable[[int], float]
 
     def check(self, name: str, graph: str, layers: int) -> Check:
@@ -226,13 +226,13 @@ class Trial:
         return Check(name, self.statement, graph, layers, error=self.error(answer), plain=plain, dense=dense, **proved)
 
     def layers_for(self, eps: float) -> int:
-        """Find the least depth whose bound is at most ``eps``, of constructions that start from random columns."""
+        """Return the least depth whose bound is at most ``eps``, for constructions that start from random columns."""
         assert isinstance(self.construction, Orthogonalization)
         return self.construction.layers_for(eps, _smallest(self.blocks[self.construction.answer]))
 
 
 def prepare(construction: Runnable, graph: Graph, seed: int) -> Trial:
-    """Prepare a construction to be tried on a graph; a function of the Laplacian is judged relative to its size."""
+    """Prepare the trial of a construction on a graph; errors of functions of the Laplacian are relative to their size."""
     if isinstance(construction, Construction):
         size, truth = construction.size, construction.target(graph)
         everything = graph.identity() if construction.at_zero else graph.projector()
@@ -266,7 +266,7 @@ def prepare(construction: Runnable, graph: Graph, seed: int) -> Trial:
 
 @dataclass(frozen=True)
 class InMolecules(Runnable):
-    """A construction in the dynamics of appendix E: queries and keys read ``D^-1/2 B``, so that it is about N, not L."""
+    """A construction in the dynamics of appendix E: queries and keys read ``D^-1/2 B``, so it acts on N instead of L."""
 
     inner: Construction | SubspaceIteration
 
@@ -276,12 +276,12 @@ class InMolecules(Runnable):
         return self.inner.answer
 
     def program(self, layers: int) -> Program:
-        """Write down the same weights."""
+        """Return the same weights."""
         whole = self.inner.program(layers)
         return Program(whole.blocks, whole.layers, replace(whole.normalization, degrees="gram"))
 
     def plain(self, laplacian: Tensor, blocks: dict[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the same iteration with N by matrix algebra."""
+        """Yield the states of the same iteration with N, computed by matrix algebra."""
         return self.inner.plain(normalized(laplacian), blocks, layers)
 
 
@@ -291,7 +291,7 @@ def normalized(laplacian: Tensor) -> Tensor:
 
 
 def in_molecules(graph: Graph, seed: int) -> Iterator[tuple[str, Trial, tuple[int, ...]]]:
-    """List Lemmas 1, 2, 3 and 6 on the normalised Laplacian, judged by LAPACK, with the depths to check."""
+    """Yield Lemmas 1, 2, 3 and 6 on the normalised Laplacian, with reference answers by LAPACK and the depths to check."""
     values, vectors = torch.linalg.eigh(normalized(graph.laplacian()))
     nonzero = torch.arange(len(values)) >= len(values) - int(graph.ranks.sum())  # eigenvalues ascend
     if not bool(nonzero.any()):
@@ -328,7 +328,7 @@ def _smallest(columns: Tensor) -> float:
 
 
 def _compare(construction: Runnable, graph: Graph, blocks: dict[str, Tensor], layers: int) -> tuple[float, float, Tensor]:
-    """Compare Transformer with plain iteration and dense with efficient; returns both differences and the answer."""
+    """Compare Transformer and plain iteration, and dense and efficient model; return both differences and the answer."""
     efficient = construction.run_blocks(graph, blocks, layers)
     dense = construction.run_blocks(graph, blocks, layers, model="dense")
     if isinstance(construction, Orthogonalization):
@@ -344,7 +344,7 @@ def _compare(construction: Runnable, graph: Graph, blocks: dict[str, Tensor], la
 
 
 def _block_difference(efficient: Trace, dense: Trace, onto: Tensor) -> float:
-    """Find the largest difference of a block at a layer, relative to the largest that the block has been so far."""
+    """Return the largest difference of any block after any layer, relative to the block's largest norm up to that layer."""
     worst = 0.0
     for name in efficient.states[0]:
         mine = efficient[name]
@@ -365,6 +365,6 @@ def _difference(a: Tensor, b: Tensor) -> float:
 
 
 def _worst(values: Iterable[float]) -> float:
-    """Find the largest value, where NaN is larger than everything."""
+    """Return the largest value, NaN if there is one."""
     values = list(values)
     return math.nan if any(math.isnan(v) for v in values) else max(values)

@@ -4,7 +4,7 @@ Electric flow: :class:`GradientDescent` (Lemma 1), :class:`Squaring` (Lemma 4), 
 :class:`ChebyshevCubing`.
 The square root of the pseudo-inverse: :class:`PowerSeriesRoot` (Lemma 2), :class:`NewtonSchulzRoot`.
 Heat kernel: :class:`TaylorHeat` (Lemma 3), :class:`CubedHeat` (Lemma 5), :class:`SeededHeat`.
-Any other function: :class:`SpectralFilter`. Trained on somebody's graphs: :class:`Learned`, by ``ohmformer.learned``.
+Any other function: :class:`SpectralFilter`. Trained on given graphs: :class:`Learned`, made by ``ohmformer.learned``.
 Eigenvectors: :class:`SubspaceIteration` of :class:`Laplacian` (Lemma 6), :class:`Shifted` (Corollary 7) or
 :class:`ThroughPinv`, with :class:`GramSchmidt` (Lemma 8), :class:`ParallelGramSchmidt` or :class:`NewtonSchulz`.
 

@@ -24,16 +24,16 @@ MOST_LAYERS = 10_000_000
 
 
 class Runnable(ABC):
-    """Weights that are known for every depth, and how to run them: as the efficient or as the dense Transformer."""
+    """Weights for any depth, and how to run them as the efficient or as the dense Transformer."""
 
     statement: ClassVar[str]
-    """The statement of the paper that this realises, or "ours"."""
+    """The statement of the paper that this implements, or "ours"."""
     answer: ClassVar[str]
-    """The block that holds the answer."""
+    """Name of the block that holds the answer."""
 
     @abstractmethod
     def program(self, layers: int) -> Program:
-        """Write down the weights of ``layers`` layers, block by block."""
+        """Return the weights of ``layers`` layers, block by block."""
 
     def efficient(self, layers: int, *, dtype: torch.dtype = torch.float64) -> EfficientTransformer:
         """Build the parameter-efficient model; its size does not depend on the graph."""
@@ -45,7 +45,7 @@ class Runnable(ABC):
         return LinearTransformer.of(program, self.layout(program, graph, demands), dtype)
 
     def layout(self, program: Program, graph: Graph, demands: int) -> Layout:
-        """Find where each block lies in the dense model's tokens."""
+        """Return the position of each block in the dense model's tokens."""
         return program.layout(nodes=graph.width, edges=graph.incidence().shape[-1], demands=demands)
 
     def run_blocks(
@@ -67,10 +67,10 @@ class Runnable(ABC):
 
 @dataclass(frozen=True)
 class Construction(Runnable):
-    """A function of the Laplacian, ``f(L)``, computed layer by layer, for every graph whose spectrum lies in an interval.
+    """A function of the Laplacian, ``f(L)``, computed layer by layer, for all graphs whose spectrum lies in an interval.
 
-    Subclasses say what ``f`` is, which weights compute it, the same iteration in plain matrix algebra, and how far from
-    ``f(L)`` the answer can be. Errors are in the operator norm: ``|answer - f(L) psi| <= error_bound |psi|``.
+    Subclasses define ``f``, the weights that compute it, the same iteration in matrix algebra, and a bound on the error.
+    Errors are in the operator norm: ``|answer - f(L) psi| <= error_bound |psi|``.
     """
 
     spectrum: Spectrum
@@ -80,7 +80,7 @@ class Construction(Runnable):
 
     @abstractmethod
     def f(self, x: Tensor) -> Tensor:
-        """Evaluate the function that is computed, on eigenvalues."""
+        """Evaluate ``f`` at eigenvalues."""
 
     @property
     def at_zero(self) -> float:
@@ -89,13 +89,13 @@ class Construction(Runnable):
 
     @property
     def size(self) -> float:
-        """The largest ``|f|`` on the spectrum: errors divided by this are relative."""
+        """The largest ``|f|`` on the spectrum, by which errors are divided to make them relative."""
         interval = torch.linspace(self.spectrum.lmin, self.spectrum.lmax, 2, dtype=torch.float64)
         return max(float(self.f(interval).abs().max()), abs(self.at_zero))
 
     @abstractmethod
     def inputs(self, graph: Graph, signals: Float[Tensor, "*graphs width demands"]) -> dict[str, Tensor]:
-        """Make the blocks before the first layer. Constructions with an n x n state ignore ``signals``."""
+        """Return the blocks before the first layer. Constructions with an n x n state ignore ``signals``."""
 
     @abstractmethod
     def plain(
@@ -104,19 +104,19 @@ class Construction(Runnable):
         blocks: Mapping[str, Tensor],
         layers: int,
     ) -> Iterator[Tensor]:
-        """Compute the answer after each layer by matrix algebra, from the same blocks: what the Transformer must equal."""
+        """Yield the answer after each layer by matrix algebra, from the same blocks; the Transformer must equal it."""
 
     @abstractmethod
     def error_bound(self, layers: int) -> float:
-        """Bound the operator norm of ``answer - f(L)``; a ValueError where the condition of the bound fails."""
+        """Bound the operator norm of ``answer - f(L)``; raise a ValueError if the condition of the bound is violated."""
 
     @property
     def min_layers(self) -> int:
-        """The least depth at which :meth:`error_bound` holds and from which on it only falls."""
+        """The least depth at which :meth:`error_bound` holds; beyond it, the bound decreases with depth."""
         return 0
 
     def layers_for(self, eps: float) -> int:
-        """Find the least depth whose bound is at most ``eps``."""
+        """Return the least depth whose bound is at most ``eps``."""
         if not 0 < eps < math.inf:
             raise ValueError(f"expected a positive error eps, got {eps!r}")
         low = high = self.min_layers
@@ -130,15 +130,15 @@ class Construction(Runnable):
         return high
 
     def rounding(self, layers: int, nodes: int, dtype: torch.dtype = torch.float64) -> float:
-        """Bound what floating point may add: ``8 eps (layers + nodes)`` times size times amplification.
+        """Bound the floating-point error: ``8 eps (layers + nodes)`` times size times amplification.
 
-        A product of length ``nodes`` commits a relative error of at most ``nodes eps``; the amplification says how much a
-        perturbation of the state can grow until it reaches the answer.
+        A product of length ``nodes`` has a relative error of at most ``nodes eps``; the amplification bounds how much a
+        perturbation of the state grows until it reaches the answer.
         """
         return 8 * torch.finfo(dtype).eps * (layers + nodes) * self.size * self.amplification(layers)
 
     def amplification(self, layers: int) -> float:
-        """Bound the growth of a perturbation on its way to the answer; the condition number unless said otherwise."""
+        """Bound the growth of a perturbation until it reaches the answer; by default the condition number."""
         return self.spectrum.condition
 
     def target(self, graph: Graph) -> Float[Tensor, "*graphs width width"]:
@@ -177,11 +177,11 @@ class Construction(Runnable):
         center: bool = False,
         trace: bool = False,
     ) -> Tensor | Trace:
-        """Build the model, run it, and read the answer.
+        """Build the model, run it, and return the answer.
 
         With ``signals`` of shape ``(nodes, k)`` the answer is ``f(L) signals``, of the same shape; without, it is the
-        matrix ``f(L)``. ``center=True`` takes the mean of each component off first. ``trace=True`` returns the blocks after
-        every layer instead.
+        matrix ``f(L)``. ``center=True`` subtracts the mean over each component first. ``trace=True`` returns the blocks
+        after every layer instead.
         """
         if signals is not None:
             signals = graph.check_signals(signals) if self.at_zero else graph.check_demands(signals, center=center)
@@ -197,7 +197,7 @@ class Construction(Runnable):
         model: str = "efficient",
         trace: bool = False,
     ) -> tuple[Tensor, Trace | None]:
-        """Run the model on checked signals; returns the answer and, with ``trace``, the blocks after every layer."""
+        """Run the model on checked signals; return the answer and, with ``trace``, the blocks after every layer."""
         everything = graph.identity if self.at_zero else graph.projector
         psi = everything() if signals is None else graph.pad(signals)
         states = self.run_blocks(graph, self.inputs(graph, psi), layers, model, trace=trace)
@@ -208,7 +208,7 @@ class Construction(Runnable):
 
 
 def check_layers(layers: int) -> int:
-    """Return ``layers`` as a whole number, or raise a ValueError if it is none or negative."""
+    """Return ``layers`` as an integer, or raise a ValueError if it is negative or not a whole number."""
     try:
         depth = operator.index(layers)
     except TypeError:
@@ -219,7 +219,7 @@ def check_layers(layers: int) -> int:
 
 
 def decay(x: float, exponent: int | float) -> float:
-    """Compute ``(1 - x) ** exponent`` for ``0 <= x <= 1``, exact for small x and exponents of any size."""
+    """Compute ``(1 - x) ** exponent`` for ``0 <= x <= 1``, accurately for small x and exponents of any size."""
     if x >= 1:
         return 0.0 if exponent else 1.0
     return math.exp(max(exponent * math.log1p(-x), -746.0))
@@ -231,7 +231,7 @@ def capped_power(base: int, exponent: int) -> float:
 
 
 def check_step(step: float, spectrum: Spectrum, name: str) -> float:
-    """Return ``step`` if the bound of gradient descent covers it, or raise a ValueError."""
+    """Return ``step`` if the bound of gradient descent holds for it, or raise a ValueError."""
     if not 0 < step * spectrum.lmax <= 1:
         raise ValueError(f"{name} needs a step in (0, 1/lmax] = (0, {1 / spectrum.lmax:.6g}], got {step!r}")
     return step

@@ -1,7 +1,7 @@
 """Eigenvectors by subspace iteration: Lemma 6, Corollary 7, and faster ways for both halves of a step.
 
-A step multiplies k columns by a matrix whose leading eigenvectors are wanted, once or several times (section 4 of the paper
-mentions it), then makes them orthonormal again:
+Each step multiplies k columns by a matrix whose leading eigenvectors are wanted, once or several times (mentioned in section
+4 of the paper), then orthonormalises them:
 
 | multiply by | finds | as |
 |---|---|---|
@@ -33,7 +33,7 @@ from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, simila
 
 @dataclass(frozen=True)
 class Laplacian:
-    """Multiply by ``L``, or by ``L / lmax`` where the orthogonalisation needs a contraction."""
+    """Multiply by ``L``, or by ``L / lmax`` if the orthogonalisation requires a contraction."""
 
     spectrum: Spectrum
 
@@ -41,26 +41,26 @@ class Laplacian:
     prefix: ClassVar[Program | None] = None
 
     def scale(self, contract: bool) -> float:
-        """Return the factor on the product: one over the norm of the matrix if it must contract, else 1."""
+        """Return the factor on the product: one over the norm of the matrix if it must be a contraction, else 1."""
         return 1 / self.spectrum.lmax if contract else 1.0
 
     def layer(self, scale: float) -> Layer:
-        """``Phi <- scale L Phi``: W^V = scale, W^R = -1 (and 0 on the incidence block, where the print has I)."""
+        """``Phi <- scale L Phi``: W^V = scale, W^R = -1 (and 0 on the incidence block, where the paper prints I)."""
         head = Head(value={(VECTORS, VECTORS): scale}, **similarity(INCIDENCE))
         return Layer(heads=(head,), skip={(VECTORS, VECTORS): -1.0})
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """Yield the matrix, or if it takes several layers to make, its approximations."""
+        """Yield the matrix, or its successive approximations if several layers compute it."""
         yield laplacian
 
     def image(self, eigenvalues: Tensor) -> Tensor:
-        """Map eigenvalues of ``L`` to those of the matrix that multiplies, here ``L`` itself."""
+        """Map eigenvalues of ``L`` to those of the multiplying matrix, here ``L`` itself."""
         return eigenvalues
 
 
 @dataclass(frozen=True)
 class Shifted(Laplacian):
-    """Multiply by ``mu I - L`` with ``mu >= lmax``, ``mu = lmax`` unless given."""
+    """Multiply by ``mu I - L`` with ``mu >= lmax``, by default ``mu = lmax``."""
 
     mu: float | None = None
 
@@ -72,15 +72,15 @@ class Shifted(Laplacian):
 
     @property
     def shift(self) -> float:
-        """The shift mu, ``lmax`` unless given."""
+        """The shift mu, by default ``lmax``."""
         return self.spectrum.lmax if self.mu is None else self.mu
 
     def scale(self, contract: bool) -> float:
-        """Return the factor on the product: one over mu if it must contract, else 1."""
+        """Return the factor on the product: one over mu if it must be a contraction, else 1."""
         return 1 / self.shift if contract else 1.0
 
     def layer(self, scale: float) -> Layer:
-        """``Phi <- scale (mu Phi - L Phi)``: W^V = -scale, W^R = scale mu - 1 (the print's W^V = +I gives mu I + L)."""
+        """``Phi <- scale (mu Phi - L Phi)``: W^V = -scale, W^R = scale mu - 1 (the printed W^V = +I gives mu I + L)."""
         head = Head(value={(VECTORS, VECTORS): -scale}, **similarity(INCIDENCE))
         return Layer(heads=(head,), skip={(VECTORS, VECTORS): scale * self.shift - 1})
 
@@ -108,25 +108,25 @@ class ThroughPinv(Laplacian):
 
     @property
     def depth(self) -> int:
-        """How many layers compute ``L^+``."""
+        """Number of layers that compute ``L^+``."""
         return self.inverse.layers_for(self.eps / self.spectrum.lmin)
 
     @property
     def prefix(self) -> Program:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The layers that make ``L^+``."""
+        """The layers that compute ``L^+``."""
         return self.inverse.program(self.depth)
 
     def scale(self, contract: bool) -> float:
-        """Return the factor on the product: lmin, a little less than one over the norm, if it must contract, else 1."""
+        """Return the factor on the product: lmin, just below one over the norm, if it must be a contraction, else 1."""
         return self.spectrum.lmin / (1 + self.eps) if contract else 1.0
 
     def layer(self, scale: float) -> Layer:
-        """``Phi <- scale L^+ Phi``, the similarity being ``L^+ I^T``."""
+        """``Phi <- scale L^+ Phi``, with similarity ``L^+ I^T``."""
         head = Head(value={(VECTORS, VECTORS): scale}, **similarity("pinv", "identity"))
         return Layer(heads=(head,), skip={(VECTORS, VECTORS): -1.0})
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """Yield approximations of ``L^+``: polynomials in L, so that their eigenvectors are exact whatever eps."""
+        """Yield approximations of ``L^+``: polynomials in L, so their eigenvectors are exact for any eps."""
         yield from self.inverse.plain(laplacian, blocks, self.depth)
 
     def image(self, eigenvalues: Tensor) -> Tensor:
@@ -136,19 +136,19 @@ class ThroughPinv(Laplacian):
 
 @dataclass(frozen=True)
 class Gap:
-    """What the error of subspace iteration depends on: two ratios of eigenvalues, and where it starts."""
+    """Quantities that determine the error of subspace iteration: two ratios of eigenvalues, and the angle of the start."""
 
     ratio: float
-    """Eigenvalue k+1 over eigenvalue k of the matrix that multiplies."""
+    """Eigenvalue k+1 over eigenvalue k of the multiplying matrix."""
     tangent: float
-    """Of the largest angle between the start and the wanted eigenspace."""
+    """Tangent of the largest angle between the start and the wanted eigenspace."""
     condition: float = 1.0
-    """Eigenvalue 1 over eigenvalue k: how unequal the columns become in a step."""
+    """Eigenvalue 1 over eigenvalue k: how ill-conditioned the columns become in a step."""
 
 
 @dataclass(frozen=True)
 class Eigenspace:
-    """The wanted eigenspace by LAPACK: an orthonormal basis, and the ratios of :class:`Gap`."""
+    """The wanted eigenspace from LAPACK: an orthonormal basis, and the ratios of :class:`Gap`."""
 
     basis: Float[Tensor, "nodes k"]
     ratio: float
@@ -159,9 +159,9 @@ class Eigenspace:
 class SubspaceIteration(Runnable):
     """Algorithm 1 of the paper, ``Phi <- orthonormalise(M^p Phi)``, for any of the matrices M above.
 
-    With ``products`` p > 1 layers are saved, as orthogonalisation takes most of them: a step has p + q layers instead of
-    1 + q and lowers the error by ``ratio^p``. Its price is that columns become unequal by ``condition^p`` before they are
-    made orthonormal, which rounding is multiplied by and Newton-Schulz has to make up for.
+    Most layers are spent on orthogonalisation, so ``products`` p > 1 saves layers: a step has p + q layers instead of 1 + q
+    and reduces the error by ``ratio^p``. In return, the columns become ill-conditioned by ``condition^p`` before they are
+    orthonormalised, which amplifies rounding errors and must be compensated by Newton-Schulz.
 
     >>> from ohmformer.constructions import GramSchmidt
     >>> path = Graph.from_edges([(0, 1), (1, 2), (2, 3)])
@@ -183,35 +183,35 @@ class SubspaceIteration(Runnable):
 
     @property
     def k(self) -> int:
-        """How many eigenvectors are computed."""
+        """Number of eigenvectors."""
         return self.orthogonalize.k
 
     @property
     def scale(self) -> float:
-        """The factor on the product, so that Newton-Schulz starts from singular values in (0, 1]."""
+        """The factor on the product, chosen so that Newton-Schulz starts from singular values in (0, 1]."""
         return self.multiply.scale(contract=isinstance(self.orthogonalize, NewtonSchulz))
 
     @property
     def period(self) -> int:
-        """How many layers a step has: those that multiply, and those that orthogonalise."""
+        """Number of layers of a step, for multiplication and orthogonalisation."""
         return self.products + len(self.orthogonalize.round)
 
     @property
     def preparation(self) -> int:
-        """How many layers come before the first step."""
+        """Number of layers before the first step."""
         return len(self.multiply.prefix.layers) if self.multiply.prefix else 0
 
     def layers(self, steps: int) -> int:
-        """Count the layers of some whole steps."""
+        """Return the number of layers of ``steps`` whole steps."""
         return self.preparation + steps * self.period
 
     def steps(self, layers: int) -> int:
-        """Count how often a given depth multiplies; the span of the columns depends on nothing else."""
+        """Return the number of multiplications at a given depth, which alone determines the span of the columns."""
         whole, rest = divmod(max(check_layers(layers) - self.preparation, 0), self.period)
         return whole * self.products + min(rest, self.products)
 
     def program(self, layers: int) -> Program:
-        """Write down the preparation, then steps, cut off at ``layers`` layers."""
+        """Return the weights of the preparation and of steps, truncated to ``layers`` layers."""
         prefix = self.multiply.prefix or Program({INCIDENCE: "edges"}, [])
         period = [*[self.multiply.layer(self.scale)] * self.products, *self.orthogonalize.round]
         rest = max(check_layers(layers) - len(prefix.layers), 0)
@@ -220,7 +220,7 @@ class SubspaceIteration(Runnable):
         return Program(whole.blocks, whole.layers[:layers], whole.normalization)
 
     def start(self, graph: Graph, seed: int) -> Float[Tensor, "*graphs width k"]:
-        """Draw Gaussian columns, orthonormalised by LAPACK, in the range of ``L`` if the null space is not wanted."""
+        """Draw Gaussian columns, orthonormalised by LAPACK; in the range of ``L`` if the null space is not wanted."""
         keeps_null = isinstance(self.multiply, Shifted)
         most = int((graph.graph_sizes if keeps_null else graph.ranks).min()) if graph.num_graphs else 0
         if self.k > most:
@@ -230,12 +230,12 @@ class SubspaceIteration(Runnable):
         return torch.linalg.qr(graph.pad(draw if keeps_null else graph.center(draw))).Q
 
     def inputs(self, graph: Graph, start: Tensor) -> dict[str, Tensor]:
-        """Start from the columns, and from what the preparation needs."""
+        """Return the blocks before the first layer: the columns, and the inputs of the preparation."""
         prepared = self.multiply.inverse.inputs(graph, start) if isinstance(self.multiply, ThroughPinv) else {}
         return {**prepared, VECTORS: start}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the columns after each layer of Algorithm 1 by matrix algebra."""
+        """Yield the columns after each layer of Algorithm 1, computed by matrix algebra."""
         phi = blocks[VECTORS]
         *_, matrix = self.multiply.plain(laplacian, blocks)
         for _ in range(min(layers, self.preparation)):
@@ -252,7 +252,7 @@ class SubspaceIteration(Runnable):
         return self.orthogonalize.normalization.scale_features({VECTORS: phi})[VECTORS]
 
     def run(self, graph: Graph, start: Tensor, *, layers: int, model: str = "efficient") -> Float[Tensor, "*graphs width k"]:
-        """Run ``layers`` layers; returns the columns, the leading eigenvector of the matrix first (with Gram-Schmidt)."""
+        """Run ``layers`` layers; return the columns, with Gram-Schmidt the leading eigenvector of the matrix first."""
         states = self.run_blocks(graph, self.inputs(graph, start), layers, model, trace=False)
         return states.final[VECTORS].flip(-1)
 
@@ -275,7 +275,7 @@ class SubspaceIteration(Runnable):
         return min(1.0, gap.ratio ** self.steps(layers) * gap.tangent)
 
     def layers_for(self, eps: float, gap: Gap) -> int:
-        """Find the depth of the least number of whole steps whose bound is at most ``eps``."""
+        """Return the depth of the least number of whole steps whose bound is at most ``eps``."""
         if not eps > 0:
             raise ValueError(f"expected a positive error eps, got {eps!r}")
         self.error_bound(0, gap)
@@ -288,11 +288,11 @@ class SubspaceIteration(Runnable):
         return self.layers(steps)
 
     def rounding(self, gap: Gap, nodes: int, dtype: torch.dtype = torch.float64) -> float:
-        """Bound what floating point may add to the sine of the angle.
+        """Bound the effect of floating-point errors on the sine of the angle.
 
-        A step commits a relative error of ``8 eps (nodes + layers a step)``, which is larger by ``condition^products`` for
-        the smallest of the columns, and sums to a geometric series in ``ratio``. A single layer of parallel heads leaves the
-        columns far from orthogonal when they were, so there every column may lose a factor of its own.
+        A step has a relative error of ``8 eps (nodes + layers per step)``, larger by ``condition^products`` for the smallest
+        column; the errors of all steps form a geometric series in ``ratio``. A single layer of parallel heads leaves columns
+        far from orthogonal if they were so before, so each column may contribute a factor of its own.
         """
         loss = gap.condition ** (self.products * (self.k if isinstance(self.orthogonalize, ParallelGramSchmidt) else 1))
         return 8 * torch.finfo(dtype).eps * (nodes + self.period) * loss / (1 - gap.ratio)

@@ -7,8 +7,8 @@
 | :class:`Squaring` (Lemma 4) | 1 + log2(kappa log(1/eps)) | n x 3n |
 | :class:`ChebyshevCubing` (ours) | 1 + log3(sqrt(kappa)/2 log(2/eps)) | n x 3n |
 
-kappa = lmax / lmin. The paper hands Lemma 4 the Laplacian; here a first layer makes it from the incidence matrix, so all
-four see the graph through ``B`` alone, and ``Squaring`` at depth L + 1 is the paper's Lemma 4 at depth L.
+kappa = lmax / lmin. In the paper the input of Lemma 4 is the Laplacian; here a first layer computes it from the incidence
+matrix, so all four read the graph from ``B`` alone, and ``Squaring`` at depth L + 1 is the paper's Lemma 4 at depth L.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Inverse(Construction):
     """Constructions of the inverse of the Laplacian, ``f(x) = 1/x``."""
 
     def f(self, x: Tensor) -> Tensor:
-        """``1/x``."""
+        """Evaluate ``1/x``."""
         return torch.reciprocal(x)
 
 
@@ -41,7 +41,7 @@ class GradientDescent(_Inverse):
 
         phi <- phi - delta (L phi - psi)
 
-    ``step`` is delta, 1/lmax unless given.
+    ``step`` is delta, by default 1/lmax.
     """
 
     step: float | None = None
@@ -70,7 +70,7 @@ class GradientDescent(_Inverse):
         return {"demand": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the potentials after each step of gradient descent."""
+        """Yield the potentials after each step of gradient descent."""
         psi = blocks["demand"]
         phi = torch.zeros_like(psi)
         for _ in range(layers):
@@ -109,7 +109,7 @@ class Chebyshev(_Inverse):
         return 2 / (self.spectrum.lmin + self.spectrum.lmax)
 
     def omegas(self, layers: int) -> list[float]:
-        """Compute ``omega_0, omega_1, ...``, one for each layer."""
+        """Compute ``omega_0, omega_1, ...``, one per layer."""
         square = contraction(self.spectrum.condition) ** 2
         omegas: list[float] = []
         for l in range(layers):
@@ -138,7 +138,7 @@ class Chebyshev(_Inverse):
         return {"demand": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the potentials after each step of the semi-iteration."""
+        """Yield the potentials after each step of the semi-iteration."""
         psi = blocks["demand"]
         before = phi = torch.zeros_like(psi)
         for omega in self.omegas(layers):
@@ -166,11 +166,11 @@ class _MatrixInverse(_Inverse):
         """The step size tau of the first residual ``I-hat - tau L``."""
 
     def first(self) -> Layer:
-        """Make the layer from the incidence matrix to the first residual: ``R <- R - tau L R`` with ``R = I-hat``."""
+        """Build the layer that computes the first residual from the incidence: ``R <- R - tau L R`` with ``R = I-hat``."""
         return Layer(heads=(Head(value={("residual", "residual"): -self.start}, **similarity(INCIDENCE)),))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """Start from ``I``, ``I-hat`` and ``tau I-hat``; the projection keeps the null space at zero for ever."""
+        """Start from ``I``, ``I-hat`` and ``tau I-hat``; the projection keeps the null space at zero in all layers."""
         projector = graph.projector()
         return {"identity": graph.identity(), "residual": projector, "pinv": self.start * projector}
 
@@ -181,7 +181,7 @@ class Squaring(_MatrixInverse):
 
         X <- X + R X,    R <- R R
 
-    The similarity matrix is ``R I^T``, for which a block holds the identity. ``step`` is delta, 1/lmax unless given.
+    The similarity matrix is ``R I^T``, for which a block holds the identity. ``step`` is delta, by default 1/lmax.
     """
 
     step: float | None = None
@@ -197,7 +197,7 @@ class Squaring(_MatrixInverse):
         return 1 / self.spectrum.lmax if self.step is None else self.step
 
     def program(self, layers: int) -> Program:
-        """``W^V = I`` on residual and answer, ``W^R = -I`` on the residual (the print feeds the answer with R^2)."""
+        """``W^V = I`` on residual and answer, ``W^R = -I`` on the residual (as printed, the answer is updated with R^2)."""
         square = Layer(
             heads=(
                 Head(value={("residual", "residual"): 1.0, ("pinv", "pinv"): 1.0}, **similarity("residual", "identity")),
@@ -207,7 +207,7 @@ class Squaring(_MatrixInverse):
         return Program(self.blocks, [self.first(), *[square] * (layers - 1)] if check_layers(layers) else [])
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute ``X`` after each squaring."""
+        """Yield ``X`` after each squaring."""
         x, r = blocks["pinv"], blocks["residual"] - self.start * laplacian
         for l in range(layers):
             if l > 0:
@@ -230,7 +230,7 @@ class ChebyshevCubing(_MatrixInverse):
     """Ours: the Chebyshev polynomial of degree ``3^L``, one composition with ``T_3(x) = 4 x^3 - 3 x`` per layer.
 
     Let ``R_l = T_m(M) / t_l`` be the residual polynomial of degree ``m = 3^l``, with M the Laplacian mapped to [-1, 1],
-    ``t_l = T_m(1/q)`` and ``u_l = 3 / (4 t_l^2)``. As ``T_3m = T_3(T_m)``, attention's cube is all it takes:
+    ``t_l = T_m(1/q)`` and ``u_l = 3 / (4 t_l^2)``. As ``T_3m = T_3(T_m)``, the cube that attention computes suffices:
 
         R <- (R^3 - u R) / (1 - u),    X <- X + (R^2 X + R X) / (1 - u)
 
@@ -256,7 +256,7 @@ class ChebyshevCubing(_MatrixInverse):
         return offsets
 
     def program(self, layers: int) -> Program:
-        """The weights of the update above; the first layer makes the residual from the incidence matrix."""
+        """The weights of the update above; the first layer computes the residual from the incidence matrix."""
         cubes = [self._layer(u) for u in self.offsets(check_layers(layers) - 1)]
         return Program(self.blocks, [self.first(), *cubes] if layers else [])
 
@@ -272,7 +272,7 @@ class ChebyshevCubing(_MatrixInverse):
         )
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute ``X`` after each composition with T_3."""
+        """Yield ``X`` after each composition with T_3."""
         x, r = blocks["pinv"], blocks["residual"] - self.start * laplacian
         if layers:
             yield x
@@ -290,11 +290,11 @@ class ChebyshevCubing(_MatrixInverse):
 
 
 def contraction(condition: float) -> float:
-    """``q = (kappa - 1)/(kappa + 1)``: the spectrum, scaled to have 1 in its middle, is ``[1 - q, 1 + q]``."""
+    """Compute ``q = (kappa - 1)/(kappa + 1)``: the spectrum, scaled to be centred at 1, is ``[1 - q, 1 + q]``."""
     return (condition - 1) / (condition + 1)
 
 
 def inverse_chebyshev(degree: int | float, condition: float) -> float:
-    """``1 / T_degree(1/q) = 2 rho^degree / (1 + rho^(2 degree))`` with ``rho = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)``."""
+    """Compute ``1 / T_degree(1/q) = 2 rho^degree / (1 + rho^(2 degree))``, ``rho = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)``."""
     shrunk = decay(2 / (math.sqrt(condition) + 1), degree)
     return 2 * shrunk / (1 + shrunk**2)

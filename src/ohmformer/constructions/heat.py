@@ -6,8 +6,8 @@
 | :class:`CubedHeat` (Lemma 5) | 1 + log3(1/eps), and s lmax <= 3^(L-1) | n x n |
 | :class:`SeededHeat` (ours) | 7 for s lmax = 20 and eps = 1e-10 | n x 3n |
 
-As for Lemma 4, a first layer makes the seed from the incidence matrix: ``CubedHeat`` at depth L + 1 is the paper's Lemma 5
-at depth L.
+As for Lemma 4, a first layer computes the seed from the incidence matrix: ``CubedHeat`` at depth L + 1 is the paper's
+Lemma 5 at depth L.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ohmformer.transformer.blocks import INCIDENCE, Head, Layer, Program, simila
 
 @dataclass(frozen=True)
 class _Heat(Construction):
-    """Constructions of the heat kernel after the time ``s > 0``, ``f(x) = exp(-s x)``."""
+    """Constructions of the heat kernel at time ``s > 0``, ``f(x) = exp(-s x)``."""
 
     s: float
 
@@ -40,28 +40,28 @@ class _Heat(Construction):
             raise ValueError(f"the heat kernel needs s > 0, got {self.s!r}")
 
     def f(self, x: Tensor) -> Tensor:
-        """``exp(-s x)``."""
+        """Evaluate ``exp(-s x)``."""
         return torch.exp(-self.s * x)
 
     @property
     def at_zero(self) -> float:
-        """Heat is conserved: 1 on the null space."""
+        """1, as heat is conserved on the null space."""
         return 1.0
 
     @property
     def reach(self) -> float:
-        """The largest exponent, ``s lmax``: depth and bounds depend on it."""
+        """The largest exponent, ``s lmax``, which determines depth and bounds."""
         return self.s * self.spectrum.lmax
 
 
 @dataclass(frozen=True)
 class TaylorHeat(_Heat):
-    """Lemma 3: the power series of ``exp(-s L)``, one term a layer.
+    """Lemma 3: the power series of ``exp(-s L)``, one term per layer.
 
         kernel <- kernel + term,    term <- -s/(l+1) L term
 
-    The paper carries ``L^l psi`` and multiplies by ``(-s)^l / l!`` on the way out; we carry the term itself, which is the
-    same answer and does not overflow.
+    The paper stores ``L^l psi`` and multiplies by ``(-s)^l / l!`` at the output; here the term itself is stored, which gives
+    the same answer and does not overflow.
     """
 
     statement: ClassVar[str] = "Lemma 3"
@@ -83,7 +83,7 @@ class TaylorHeat(_Heat):
         return {"term": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the series after each term."""
+        """Yield the partial sums of the series."""
         term = blocks["term"]
         kernel = torch.zeros_like(term)
         for l in range(layers):
@@ -104,7 +104,7 @@ class TaylorHeat(_Heat):
 
     @property
     def min_layers(self) -> int:
-        """The depth from which on terms shrink, ``s lmax`` rounded up."""
+        """The depth from which on terms decrease, ``s lmax`` rounded up."""
         return math.ceil(self.reach)
 
     def amplification(self, layers: int) -> float:
@@ -125,7 +125,7 @@ class CubedHeat(_Heat):
     takes_signals: ClassVar[bool] = False
 
     def seed(self, layers: int) -> int:
-        """Count the layers that build the seed, a Taylor polynomial of degree ``2 seed - 1``; the others cube."""
+        """Return the number of layers that build the seed, a Taylor polynomial of degree ``2 seed - 1``; the others cube."""
         return 1
 
     def program(self, layers: int) -> Program:
@@ -141,19 +141,19 @@ class CubedHeat(_Heat):
         return {"kernel": graph.identity()}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the kernel after each cubing."""
+        """Yield the kernel after each cubing."""
         kernel = blocks["kernel"]
         for l in range(layers):
             kernel = kernel - self.s / 3 ** (layers - 1) * laplacian if l == 0 else kernel @ kernel @ kernel
             yield kernel
 
     def error_bound(self, layers: int) -> float:
-        """``C exp(-x (C-1)/C) (x/C)^(q+1) / (q+1)!`` at its largest x (:func:`cubing_bound`), C = 3^c, q the seed's degree.
+        """``C exp(-x (C-1)/C) (x/C)^(q+1) / (q+1)!`` maximised over x (:func:`cubing_bound`), C = 3^c, q the seed's degree.
 
         Needs ``s lmax <= 3^c z``, z the zero of the seed (1 for Lemma 5).
         """
         if check_layers(layers) == 0:
-            return 1.0  # the identity, or nothing, against exp(-s x) in (0, 1]
+            return 1.0  # the answer is the identity or zero, exp(-s x) is in (0, 1]
         seed = self.seed(layers)
         limit = capped_power(3, layers - seed) * first_zero(2 * seed - 1)
         if self.reach > limit:
@@ -187,14 +187,14 @@ class SeededHeat(CubedHeat):
         j - 1 layers        kernel <- I/i! + generator/(i+1)! + generator^2 kernel           (i = m-3, m-5, ..., 0)
         c layers            kernel <- kernel^3
 
-    Attention raises the degree of the seed by two a layer. Every depth takes the split j + c with the smallest bound,
-    rounding in float64 counted, so the bound alone falls with depth down to about 1e-15 only.
+    Attention raises the degree of the seed by two per layer. Every depth uses the split j + c with the smallest bound,
+    float64 rounding included, so the bound alone decreases with depth only down to about 1e-15.
     """
 
     statement: ClassVar[str] = "ours"
 
     def seed(self, layers: int) -> int:
-        """Choose the j whose bound, rounding included, is smallest."""
+        """Choose the j with the smallest bound, rounding included."""
         return _best_seed(self.reach, layers)
 
     def program(self, layers: int) -> Program:
@@ -217,11 +217,11 @@ class SeededHeat(CubedHeat):
         return Program(blocks, [first, *steps, *[_CUBE] * (layers - j)])
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """Start from the identity; the kernel starts empty, so that the tiny last coefficient is not added to a one."""
+        """Start from the identity; the kernel starts at zero, so that the tiny last coefficient is not added to a one."""
         return {"identity": graph.identity()}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the kernel after each step: Horner's rule in steps of two, then cubing."""
+        """Yield the kernel after each layer: Horner's rule in steps of two, then cubing."""
         if layers == 0:
             return
         identity, j = blocks["identity"], self.seed(layers)
@@ -254,14 +254,14 @@ def cubing_bound(reach: float, degree: int, cubings: int) -> float:
 
 @lru_cache
 def first_zero(degree: int) -> float:
-    """Find the one real zero of the Taylor polynomial of ``exp(-y)`` of odd degree: it is positive before."""
+    """Return the only real zero of the Taylor polynomial of ``exp(-y)`` of odd degree, which is positive below it."""
     roots = np.roots([(-1) ** i / math.factorial(i) for i in range(degree, -1, -1)])
     return float(roots[np.abs(roots.imag).argmin()].real)
 
 
 @lru_cache
 def _horner(i: int) -> Layer:
-    """Write down a step of Horner's scheme by two: ``K <- G^2 K + I / i! + G / (i + 1)!``."""
+    """Build the layer of a Horner step of degree two: ``K <- G^2 K + I / i! + G / (i + 1)!``."""
     return Layer(
         heads=(Head(value={("kernel", "kernel"): 1.0}, **similarity("generator")),),
         skip={
@@ -273,7 +273,7 @@ def _horner(i: int) -> Layer:
 
 
 def _best_seed(reach: float, layers: int) -> int:
-    """Find the number of seed layers with the smallest bound plus rounding whose condition holds; 1 if none."""
+    """Return the number of seed layers with the smallest bound plus rounding whose condition holds; 1 if there is none."""
     return min(range(1, min(max(layers, 1), 10) + 1), key=lambda j: _bound_with_rounding(reach, j, layers - j))
 
 

@@ -1,13 +1,13 @@
 """Learned constructions: ten numbers a layer, trained on somebody's graphs, for graphs of any size.
 
-A lemma is made for an interval that holds the spectrum; graphs that one has seldom fill it. The numbers of ``scalars.py``
-are trained on the eigenvalues of given graphs to the least squared relative error
+A lemma is built for an interval that contains the spectrum; actual graphs seldom fill it. Here the numbers of ``scalars.py``
+are trained on the eigenvalues of given graphs to minimise the squared relative error
 
     loss = mean over graphs of  sum_i (h(lambda_i) - f(lambda_i))^2 / sum_i f(lambda_i)^2
 
 which is the expected squared error of ``h(L) psi`` for isotropic demands psi, relative to that of the answer. Nothing is
-normalised, so ``h`` is one polynomial for all graphs. If B stays as it is, its degree is the number of layers and the best
-one is known by linear least squares; Horner's rule writes it as layers. If the layers change B as well (``evolve``), the
+normalised, so ``h`` is one polynomial for all graphs. If B is fixed, its degree is the number of layers and the best
+one is found by linear least squares; Horner's rule converts it to layers. If the layers change B as well (``evolve``), the
 degree is up to ``(3^L - 1) / 2``, and Levenberg-Marquardt trains perturbed copies of the lemma and of that polynomial.
 
 >>> import torch
@@ -51,30 +51,30 @@ TASKS: dict[str, Callable[[Spectrum], Construction]] = {
     "resistive": PowerSeriesRoot,
     "heat": lambda spectrum: TaylorHeat(spectrum, HEAT_TIME),
 }
-"""What can be learned, each with the lemma that training starts from."""
+"""Tasks that can be learned, each with the lemma from which training starts."""
 STAGES = ((24, 15), (6, 25), (2, 60))
-"""How many starts are trained for how many steps, before the best are kept."""
+"""Number of starts and of steps in each training stage; only the best starts enter the next stage."""
 NOISE = 0.1
-"""Deviation of the noise that is added to starts; divided by the largest eigenvalue for numbers that multiply L."""
+"""Standard deviation of the noise added to starts; divided by the largest eigenvalue for numbers that multiply L."""
 MARGIN, BINS = 0.1, 1000
-"""Where layers change B, eigenvalues are joined in so many bins, and may be so much larger or smaller in other graphs."""
+"""If layers change B: relative margin by which eigenvalues of other graphs may differ, and number of bins of eigenvalues."""
 JUDGED = 5
 """Every fifth graph is held out."""
 
 
 @dataclass(frozen=True)
 class Learned(Construction):
-    """Trained numbers as a construction of one depth, with its error on graphs that were held out."""
+    """Trained numbers as a construction of one depth, with its error on held-out graphs."""
 
     task: str
     numbers: tuple[tuple[float, ...], ...]
-    """Ten for every layer, see :mod:`ohmformer.constructions.scalars`."""
+    """Ten per layer, see :mod:`ohmformer.constructions.scalars`."""
     error: float
     """Relative error on held-out graphs, root mean square over graphs and isotropic demands."""
     lemma_error: float
-    """The same of the lemma at this depth."""
+    """The same error of the lemma at this depth."""
     graphs: int
-    """How many graphs were held out to measure it."""
+    """Number of held-out graphs used to measure it."""
 
     statement: ClassVar[str] = "ours, learned"
     answer: ClassVar[str] = scalars.ANSWER
@@ -94,11 +94,11 @@ class Learned(Construction):
         return TASKS[self.task](self.spectrum)
 
     def f(self, x: Tensor) -> Tensor:
-        """Evaluate the function that was learned."""
+        """Evaluate the target function."""
         return self._lemma.f(x)
 
     def __call__(self, graph: Any, signals: Tensor) -> Float[Tensor, "nodes k"]:
-        """Compute ``f(L) signals`` by all layers, for a graph in any of the usual forms."""
+        """Compute ``f(L) signals`` with all layers, for a graph in any supported form."""
         return self.run(as_graph(graph).graph, signals, layers=self.depth, center=self.at_zero == 0)
 
     def response(self, eigenvalues: Float[Tensor, "*graphs m"]) -> Float[Tensor, "*graphs m"]:
@@ -110,7 +110,7 @@ class Learned(Construction):
         return relative_error(self.response, *eigenvalues(_collate(graphs), self))
 
     def program(self, layers: int) -> Program:
-        """Write down the trained weights; there is one depth only."""
+        """Return the trained weights; only one depth is available."""
         if check_layers(layers) != self.depth:
             raise ValueError(f"expected {self.depth} layers, as many as were trained, got {layers}")
         return scalars.to_program(torch.tensor(self.numbers, dtype=torch.float64), Normalization())
@@ -120,7 +120,7 @@ class Learned(Construction):
         return {scalars.DEMAND: signals, scalars.ANSWER: torch.zeros_like(signals)}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the answer after each layer: ``[p q] <- [p q] (I + W_R) + G [p q] W_V``, ``G <- A G A``."""
+        """Yield the answer after each layer: ``[p q] <- [p q] (I + W_R) + G [p q] W_V``, ``G <- A G A``."""
         one = torch.eye(laplacian.shape[-1], dtype=laplacian.dtype, device=laplacian.device)
         p, q, g = blocks[scalars.DEMAND], blocks[scalars.ANSWER], laplacian
         for r00, r01, r10, r11, v00, v01, v10, v11, a_r, a_v in self.numbers[:layers]:
@@ -130,7 +130,7 @@ class Learned(Construction):
             yield q
 
     def error_bound(self, layers: int) -> float:
-        """The largest ``|h - f|`` at 20,000 points of the interval: measured, as close to a bound as a fine grid is."""
+        """The largest ``|h - f|`` at 20,000 points of the interval: measured on a fine grid, not proved."""
         self.program(layers)
         points = torch.logspace(0, 1, 20000, base=self.spectrum.condition, dtype=torch.float64) * self.spectrum.lmin
         return float((self.response(points) - self.f(points)).abs().max())
@@ -142,14 +142,14 @@ class Learned(Construction):
 
 
 def learned(task: str = "electric", graphs: Any = None, *, layers: int = 9, evolve: bool = False, seed: int = 0) -> Learned:
-    """Train ten numbers a layer for somebody's distribution of graphs; returns a construction with a measured error.
+    """Train ten numbers per layer for a distribution of graphs; return a construction with a measured error.
 
     Args:
         task: ``electric`` (``L^+``), ``resistive`` (its square root) or ``heat`` (``exp(-L/2)``).
-        graphs: a list of graphs in any of the usual forms, or a batch; every fifth is held out.
+        graphs: a list of graphs in any supported form, or a batch; every fifth is held out.
         layers: depth.
         evolve: also let the layers change B, which costs products of n x n matrices, and is worth many layers.
-        seed: of the perturbed copies that training starts from.
+        seed: seed of the perturbed copies that training starts from.
     """
     if task not in TASKS:
         raise ValueError(f"expected a task among {', '.join(TASKS)}, got {task!r}")
@@ -179,7 +179,7 @@ def best_polynomial(
     spectrum: Spectrum,
     layers: int,
 ) -> Float[Tensor, "layers 10"]:
-    """Find the polynomial of degree ``layers`` of least loss, as layers ``q <- y q + a p``, y being L mapped to [-1, 1]."""
+    """Find the polynomial of degree ``layers`` of least loss, as layers ``q <- y q + a p`` with y = L mapped to [-1, 1]."""
     real = weights[:, 0] > 0
     each = ((weights[:, 0] / (weights[:, 0] * target.square()).sum(1, keepdim=True)).sqrt())[real]
     slope, shift = (
@@ -201,7 +201,7 @@ def best_polynomial(
 def _train(
     first: Float[Tensor, "starts layers 10"], values: Tensor, weights: Tensor, target: Tensor, lemma: Construction, seed: int
 ) -> Float[Tensor, "layers 10"]:
-    """Train perturbed copies of some numbers, fewer and fewer of them; returns the best."""
+    """Train perturbed copies of the given numbers, fewer in each stage; return the best."""
     draw = torch.Generator().manual_seed(seed)
     noise = NOISE * torch.randn(STAGES[0][0], *first.shape[1:], generator=draw, dtype=torch.float64)
     noise[: len(first)] = 0.0
@@ -220,10 +220,10 @@ def _train(
 def _density(
     values: Float[Tensor, "graphs m"], weights: Float[Tensor, "graphs 1 m"], lemma: Construction
 ) -> tuple[Float[Tensor, "1 points"], Float[Tensor, "1 1 points"], Float[Tensor, "1 points"]]:
-    """Join the eigenvalues of all graphs, and of the same graphs with all resistances changed by ``MARGIN``, in bins.
+    """Bin the eigenvalues of all graphs, and of the same graphs with all resistances changed by ``MARGIN``.
 
-    The loss needs no more of the graphs than how much of it falls to every eigenvalue; the margin keeps a polynomial of
-    high degree from growing just outside of the eigenvalues it has seen.
+    The loss depends on the graphs only through the weight of each eigenvalue; the margin prevents a polynomial of
+    high degree from growing just outside the observed eigenvalues.
     """
     low, high = lemma.spectrum.lmin / (1 + MARGIN), lemma.spectrum.lmax * (1 + MARGIN)
     step = max(math.log(high / low) / BINS, 1e-6)
@@ -251,7 +251,7 @@ def relative_error(
     weights: Float[Tensor, "graphs 1 m"],
     target: Float[Tensor, "graphs m"],
 ) -> float:
-    """Measure how far ``h(L)`` is from ``f(L)``: root mean square over graphs and isotropic demands."""
+    """Compute the relative error of ``h(L)`` against ``f(L)``: root mean square over graphs and isotropic demands."""
     return float(scalars.loss(response(values), target, weights, up_to_scale=False).sqrt())
 
 
@@ -265,7 +265,7 @@ def _polynomial(numbers: Float[Tensor, "layers 10"], eigenvalues: Tensor) -> Ten
 
 
 def _collate(graphs: Any) -> Graph:
-    """Join graphs in any of the usual forms to a batch."""
+    """Collate graphs in any supported form into a batch."""
     if isinstance(graphs, Graph):
         return graphs
     if not isinstance(graphs, Sequence | Iterable) or isinstance(graphs, str):
@@ -274,9 +274,9 @@ def _collate(graphs: Any) -> Graph:
 
 
 def eigenvalues(batch: Graph, lemma: Construction) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the eigenvalues of every graph side by side, weights that are 0 on padding, and the targets.
+    """Compute the eigenvalues of each graph, padded to equal length, weights that are 0 on padding, and the targets.
 
-    Where the null space has a part in the answer, one eigenvalue 0 stands for every component.
+    If the null space contributes to the answer, one eigenvalue 0 stands for every component.
     """
     values = exact.decompose(batch)[0]
     rank = (values > 0).sum(1)

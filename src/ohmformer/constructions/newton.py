@@ -1,12 +1,12 @@
 """Levenberg-Marquardt for the scalars: the loss is a sum of squares in a few dozen numbers.
 
-One step, on fresh graphs, for every seed at once:
+One step, on new graphs, for all seeds at once:
 
     (H + damping diag H) d = -gradient,    H = J^T M J
 
-where J is the Jacobian of the responses h and M the Gauss-Newton matrix of the loss in h, both per graph. The step is taken
-if it lowers the loss on the same graphs; otherwise the damping grows and it is tried again. (Accepting steps by graphs they
-have not seen was tried: it is safer at the end and much slower on the way. Larger batches at the end do the same.)
+where J is the Jacobian of the responses h and M the Gauss-Newton matrix of the loss in h, both per graph. A step is accepted
+if it lowers the loss on the same graphs; otherwise the damping is increased and the step repeated. (Accepting steps by their
+loss on other graphs was tried: it is safer at the end but much slower before. Larger batches at the end do the same.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def step(
     normalize_incidence: bool,
     up_to_scale: bool = True,
 ) -> tuple[Float[Tensor, "seeds layers 10"], Float[Tensor, " seeds"], Float[Tensor, " seeds"]]:
-    """Take a step; returns new scalars, new damping, and the loss before the step."""
+    """Take one step; return new scalars, new damping, and the loss before the step."""
     how = {"normalize_incidence": normalize_incidence, "up_to_scale": up_to_scale}
     answer, jacobian = response_and_jacobian(scalars, eigenvalues, **how)
     hessian, gradient = _normal_equations(answer, jacobian, target, squares, up_to_scale)
@@ -47,7 +47,7 @@ def step(
         candidate = scalars[waiting] + direction.view_as(scalars[waiting])
         answer = response(candidate[:, None], eigenvalues[waiting], **how)
         after = loss(answer, target[waiting], squares[waiting], up_to_scale=up_to_scale)
-        better = after < before[waiting]  # false where the step led to NaN
+        better = after < before[waiting]  # False if the step led to NaN
         moved[waiting[better]] = candidate[better]
         damping[waiting] = (damping[waiting] * torch.where(better, SHRINK, GROW)).clamp(LEAST, MOST)
         waiting = waiting[~better]
@@ -65,8 +65,8 @@ def _normal_equations(
 ) -> tuple[Float[Tensor, "seeds parameters parameters"], Float[Tensor, "seeds parameters"]]:
     """Compute the Gauss-Newton matrix and half the gradient, summed over graphs and demands.
 
-    For one demand let ``N = |h c|``, ``T = |t c|`` and ``a = c^2 h / N^2``. In h the residual's Jacobian gives
-    ``M = diag(c^2) / N^2 - a a^T`` and the gradient ``a cos - c^2 t / (N T)``. Of the relative error they are
+    For one demand let ``N = |h c|``, ``T = |t c|`` and ``a = c^2 h / N^2``. With respect to h the residual's Jacobian gives
+    ``M = diag(c^2) / N^2 - a a^T`` and the gradient ``a cos - c^2 t / (N T)``. For the relative error they are
     ``diag(c^2) / T^2`` and ``c^2 (h - t) / T^2``.
     """
     h, t = answer[..., None, :], target[..., None, :]

@@ -1,7 +1,7 @@
 """Orthonormal columns by attention: Lemma 8, its k heads in parallel, and Newton-Schulz.
 
-Each of these turns a block of k columns into orthonormal ones, in place, and is a stack of layers of its own;
-:mod:`ohmformer.constructions.eigenvectors` puts them between the steps of subspace iteration.
+Each class orthonormalises a block of k columns in place by its own stack of layers;
+:mod:`ohmformer.constructions.eigenvectors` inserts them between the steps of subspace iteration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNIT_COLUMNS = Normalization(features="columns", only=(VECTORS,))
 
 @dataclass(frozen=True)
 class Orthogonalization(Runnable):
-    """Layers that make ``k`` columns orthonormal, round by round; the program can be run at any depth."""
+    """Layers that make ``k`` columns orthonormal, in rounds; the program may end within a round."""
 
     k: int
 
@@ -40,27 +40,27 @@ class Orthogonalization(Runnable):
     @property
     @abstractmethod
     def round(self) -> list[Layer]:
-        """The layers that make one round."""
+        """The layers of one round."""
 
     @abstractmethod
     def step(self, phi: Float[Tensor, "*graphs nodes k"], index: int) -> Float[Tensor, "*graphs nodes k"]:
         """Apply layer ``index`` of a round in plain matrix algebra."""
 
     def program(self, layers: int) -> Program:
-        """Repeat rounds until there are ``layers`` layers."""
+        """Return rounds, repeated and truncated to ``layers`` layers."""
         period = self.round or [Layer()]
         stack = [period[l % len(period)] for l in range(check_layers(layers))]
         return Program({INCIDENCE: "edges", VECTORS: self.k}, stack, self.normalization)
 
     def plain(self, phi: Float[Tensor, "*graphs nodes k"], layers: int) -> Iterator[Tensor]:
-        """Compute the columns after each layer."""
+        """Yield the columns after each layer."""
         period = max(len(self.round), 1)
         for l in range(layers):
             phi = self.step(phi, l % period)
             yield phi
 
     def error_bound(self, layers: int, smallest: float | None = None) -> float:
-        """``|Phi^T Phi - I| = 0`` after k layers, up to rounding; nothing is promised before.
+        """``|Phi^T Phi - I| = 0`` after k layers, up to rounding; there is no bound before.
 
         ``smallest`` is the smallest singular value at the start, on which only :class:`NewtonSchulz` depends.
         """
@@ -69,17 +69,17 @@ class Orthogonalization(Runnable):
         return 0.0
 
     def layers_for(self, eps: float, smallest: float | None = None) -> int:
-        """Find the least depth whose bound is at most ``eps``."""
+        """Return the least depth whose bound is at most ``eps``."""
         return self.k
 
 
 @dataclass(frozen=True)
 class GramSchmidt(Orthogonalization):
-    """Lemma 8, k layers: column i loses its projections onto all columns j > i, which must be orthonormal already.
+    """Lemma 8, k layers: column i loses its projections onto all columns j > i, which must already be orthonormal.
 
         phi_i <- normalise(phi_i - sum over j > i of <phi_i, phi_j> phi_j)
 
-    So the layers run from the last column to the first, an order that the paper leaves open and that matters.
+    So the layers run from the last column to the first, an order that the paper does not specify but that matters.
     """
 
     statement: ClassVar[str] = "Lemma 8"
@@ -103,10 +103,10 @@ class ParallelGramSchmidt(Orthogonalization):
 
         Phi <- normalise(Phi (I - T)),   T the part of Phi^T Phi below its diagonal
 
-    All heads read the *old* columns, so one layer is not exact. But the last column is normalised at once, the one before
-    it right a layer later, and so on: k layers are exact whatever the start (k - 1 if its columns have unit norm). And if
-    the columns are orthonormal up to E, one layer leaves an error of order E^2, so between two steps of subspace
-    iteration a single layer does.
+    All heads read the *old* columns, so one layer is not exact. But the last column is correct after one layer, the one
+    before it after two, and so on: k layers are exact for any start (k - 1 if its columns have unit norm). If the columns
+    are orthonormal up to E, one layer leaves an error of order E^2, so a single layer suffices between two steps of
+    subspace iteration.
     """
 
     statement: ClassVar[str] = "section 4"
@@ -128,11 +128,11 @@ class NewtonSchulz(Orthogonalization):
     """Ours: ``Phi <- 1.5 Phi - 0.5 Phi Phi^T Phi``, one head and one layer for all columns, towards the nearest isometry.
 
     Every singular value follows ``g <- g (3 - g^2)/2`` towards 1, if it starts in (0, 1]. The columns keep their span but
-    become *some* orthonormal basis of it, where Gram-Schmidt keeps the span of every last few columns too.
+    become *some* orthonormal basis of it, while Gram-Schmidt also preserves the span of the last m columns for every m.
     """
 
     rounds: int = 6
-    """Layers between two steps of subspace iteration."""
+    """Number of layers between two steps of subspace iteration."""
 
     statement: ClassVar[str] = "ours"
     normalization: ClassVar[Normalization] = NONE
@@ -144,7 +144,7 @@ class NewtonSchulz(Orthogonalization):
 
     @property
     def round(self) -> list[Layer]:
-        """The same layer again and again."""
+        """The same layer, repeated."""
         layer = Layer(heads=(Head(value={(VECTORS, VECTORS): -0.5}, **similarity(VECTORS)),), skip={(VECTORS, VECTORS): 0.5})
         return [layer] * self.rounds
 
@@ -162,12 +162,12 @@ class NewtonSchulz(Orthogonalization):
         g, defect = smallest, max(1 - smallest**2, 0.0)
         for _ in range(check_layers(layers)):
             g = g * (3 - g * g) / 2
-            # near 1 the defect is known better than g, near 0 g better than the defect
+            # near 1 the defect is more accurate than g, near 0 g is more accurate
             defect = defect**2 * (3 + defect) / 4 if defect < 0.5 else 1 - g * g
         return defect
 
     def layers_for(self, eps: float, smallest: float | None = None) -> int:
-        """Find the least depth whose bound is at most ``eps``."""
+        """Return the least depth whose bound is at most ``eps``."""
         if not eps > 0:
             raise ValueError(f"expected a positive error eps, got {eps!r}")
         layers = 0
@@ -177,7 +177,7 @@ class NewtonSchulz(Orthogonalization):
 
 
 def single_index(i: int, k: int) -> Layer:
-    """Write Lemma 8 as a layer: column i made orthogonal to those after it; ``W^V = -A``, ``W^Q^T W^K = H``, ``W^R = 0``."""
+    """Build Lemma 8's layer that makes column i orthogonal to later ones; ``W^V = -A``, ``W^Q^T W^K = H``, ``W^R = 0``."""
     if not 0 <= i < k:
         raise ValueError(f"expected a column index in 0..{k - 1}, got {i}")
     only = tuple(-1.0 if j == i else 0.0 for j in range(k))

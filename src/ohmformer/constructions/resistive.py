@@ -30,7 +30,7 @@ class _Root(Construction):
     answer: ClassVar[str] = "root"
 
     def f(self, x: Tensor) -> Tensor:
-        """``x^-1/2``."""
+        """Evaluate ``x^-1/2``."""
         return torch.rsqrt(x)
 
 
@@ -74,7 +74,7 @@ class PowerSeriesRoot(_Root):
         return {"power": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the series after each term."""
+        """Yield the partial sums of the series."""
         term = blocks["power"]
         root = torch.zeros_like(term)
         for alpha in self.coefficients(layers):
@@ -98,16 +98,16 @@ class PowerSeriesRoot(_Root):
 
 @dataclass(frozen=True)
 class NewtonSchulzRoot(_Root):
-    """Ours: the coupled Newton-Schulz iteration, two heads, which finds ``Y -> sqrt(L)`` and ``Z -> sqrt(L^+)`` together.
+    """Ours: the coupled Newton-Schulz iteration, two heads, which computes ``Y -> sqrt(L)`` and ``Z -> sqrt(L^+)`` together.
 
         Y <- a Y - b Y (Z Y),    Z <- a Z - b Z (Y Z)
 
-    from ``Y = L / sqrt(lmax)`` (which the first layer makes from the incidence matrix) and ``Z = I-hat / sqrt(lmax)``. On
+    from ``Y = L / sqrt(lmax)`` (which the first layer computes from the incidence matrix) and ``Z = I-hat / sqrt(lmax)``. On
     an eigenvalue both follow ``g <- a g - b g^3`` from ``g = sqrt(x / lmax)`` towards 1. With ``scaled`` each layer's a, b
-    are the cubic closest to 1 on the interval that g is known to lie in; otherwise a, b = 3/2, 1/2 throughout.
+    give the cubic closest to 1 on the interval known to contain g; otherwise a, b = 3/2, 1/2 throughout.
 
-    Once g is 1 up to rounding the remaining layers do nothing: the null space of L, where g is 0, is a repelling fixed
-    point, and noise there grows by a factor a every layer.
+    Once g is 1 up to rounding the remaining layers do nothing: on the null space of L, g = 0 is an unstable fixed point,
+    where rounding errors would grow by a factor a in every layer.
     """
 
     scaled: bool = True
@@ -120,9 +120,9 @@ class NewtonSchulzRoot(_Root):
         return [(a, b) for a, b, *_ in self._intervals(layers)][1:]
 
     def _intervals(self, layers: int) -> Iterator[tuple[float, float, float, float]]:
-        """Compute ``(a, b, low, high)`` layer by layer: its coefficients, and the interval that holds g after it.
+        """Yield ``(a, b, low, high)`` for each layer: its coefficients, and an interval that contains g after it.
 
-        The first layer only makes ``Y``.
+        The first layer only computes ``Y``.
         """
         low, high = 1 / math.sqrt(self.spectrum.condition), 1.0
         yield math.nan, math.nan, low, high
@@ -159,11 +159,11 @@ class NewtonSchulzRoot(_Root):
         return Program(blocks, live + [Layer()] * (layers - len(live)))
 
     def inputs(self, graph: Graph, signals: Tensor) -> dict[str, Tensor]:
-        """Start from ``Z = I-hat / sqrt(lmax)``; ``Y`` starts empty."""
+        """Start from ``Z = I-hat / sqrt(lmax)``; ``Y`` starts at zero."""
         return {"root": graph.projector() / math.sqrt(self.spectrum.lmax)}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute ``Z`` after each step of the coupled iteration."""
+        """Yield ``Z`` after each step of the coupled iteration."""
         z = blocks["root"]
         y = laplacian / math.sqrt(self.spectrum.lmax)
         if layers:
@@ -181,5 +181,5 @@ class NewtonSchulzRoot(_Root):
         return max(1 - low, high - 1) / math.sqrt(self.spectrum.lmin)
 
     def amplification(self, layers: int) -> float:
-        """The condition number, or the growth of noise on the null space if that is more."""
+        """The condition number, or the growth of rounding errors on the null space if that is larger."""
         return max(self.spectrum.condition, math.prod(a for a, _ in self.schedule(layers)))

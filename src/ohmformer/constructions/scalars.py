@@ -32,7 +32,7 @@ WIDTH = 10
 """Numbers per layer: W_R by ``PAIRS``, W_V by ``PAIRS``, alpha_R, alpha_V; ``alpha_Q = alpha_K = 1`` without loss."""
 
 ON_GRAM = [4, 5, 6, 7, 9]
-"""The numbers that multiply ``G``."""
+"""Indices of the numbers that multiply ``G``."""
 
 
 def response(
@@ -42,7 +42,7 @@ def response(
     normalize_incidence: bool,
     up_to_scale: bool = True,
 ) -> Float[Tensor, "*out m"]:
-    """Evaluate ``q`` after the last layer on every nonzero eigenvalue, up to a positive factor per graph or as it is."""
+    """Evaluate ``q`` after the last layer at nonzero eigenvalues; ``up_to_scale`` allows a positive factor per graph."""
     rows = [row[..., None].unbind(-2) for row in scalars.unbind(-2)]
     return _respond(rows, eigenvalues, normalize_incidence, up_to_scale)
 
@@ -56,8 +56,8 @@ def response_and_jacobian(
 ) -> tuple[Float[Tensor, "seeds graphs m"], Float[Tensor, "seeds graphs m parameters"]]:
     """Compute responses and their derivatives, with the norms of Phi held constant.
 
-    Where B is not normalised, eigenvalues do not interact: with copies of the scalars for each of them, one backward pass
-    is enough. Where it is, they interact through its norm: copies per graph, and a backward pass per eigenvalue.
+    If B is not normalised, eigenvalues do not interact: with a copy of the scalars for each of them, one backward pass is
+    enough. If it is, they interact through its norm: there is a copy per graph, and a backward pass per eigenvalue.
     """
     graphs, m = eigenvalues.shape[-2:]
     copies = 1 if normalize_incidence else m
@@ -66,7 +66,7 @@ def response_and_jacobian(
     answer = _respond(rows, eigenvalues, normalize_incidence, up_to_scale)
 
     def derivatives(of: Tensor) -> Tensor:
-        """Differentiate in all scalars; the last layer's alphas act on a B that is not used, so theirs are zero."""
+        """Differentiate by all scalars; the last layer's alphas act on a B that is not used, so theirs are zero."""
         return torch.stack(torch.autograd.grad(of.sum(), leaves, retain_graph=True, materialize_grads=True), dim=-1)
 
     parts = answer.split(1, dim=-1) if normalize_incidence else [answer]
@@ -107,7 +107,7 @@ def loss(
 
 
 def to_program(scalars: Float[Tensor, "layers 10"], normalization: Normalization) -> Program:
-    """Convert to weights by named blocks: an efficient Transformer for any number of nodes, edges and demands."""
+    """Convert to a program: an efficient Transformer for any number of nodes, edges and demands."""
 
     def layer(row: list[float]) -> Layer:
         skip: dict[tuple[str, str], Coefficient] = dict(zip(PAIRS, row[:4], strict=True))
@@ -120,7 +120,7 @@ def to_program(scalars: Float[Tensor, "layers 10"], normalization: Normalization
 
 
 def from_program(program: Program) -> Float[Tensor, "layers 10"]:
-    """Read the numbers of a construction with two blocks, a given one and its answer, and one head per layer."""
+    """Extract the numbers of a construction with two blocks, the input and the answer, and one head per layer."""
     _, demand, answer = program.blocks
     pairs = [(t, s) for t in (demand, answer) for s in (demand, answer)]
 

@@ -23,12 +23,12 @@ MOST_SAMPLES = 2**14
 
 @dataclass(frozen=True)
 class SpectralFilter(Construction):
-    """Ours: ``f(L) psi`` for any smooth f on ``[lmin, lmax]``, one term of the Chebyshev series a layer.
+    """Ours: ``f(L) psi`` for any smooth f on ``[lmin, lmax]``, one term of the Chebyshev series per layer.
 
         T_{l+1} = 2 M T_l - T_{l-1},   answer <- answer + c_{l+1} T_{l+1}
 
     where ``M = (2 L - lmin - lmax)/(lmax - lmin)`` is the Laplacian mapped to [-1, 1] and ``f = sum_l c_l T_l``. With
-    ``null=True`` the series is fitted on ``[0, lmax]``, so that f also acts on the null space and signals need no mean zero.
+    ``null=True`` the series is fitted on ``[0, lmax]``, so that f also acts on the null space and signals may have any mean.
 
     >>> from ohmformer import Graph, Spectrum
     >>> g = Graph.from_edges([(0, 1), (1, 2)])
@@ -40,14 +40,14 @@ class SpectralFilter(Construction):
     """
 
     function: Callable[[np.ndarray], np.ndarray]
-    """f, for float64 arrays."""
+    """The function f, for float64 arrays."""
     null: bool = False
 
     statement: ClassVar[str] = "ours"
     answer: ClassVar[str] = "answer"
 
     def __post_init__(self) -> None:
-        noise = np.finfo(np.float64).eps * self.amplification(len(self.coefficients))  # resolves f, now rather than later
+        noise = np.finfo(np.float64).eps * self.amplification(len(self.coefficients))  # computes the series, to fail early
         if noise > 1e-3:
             raise ValueError(
                 f"expected an f whose series survives rounding on the null space, it would be off by {noise:.1e}; "
@@ -65,20 +65,20 @@ class SpectralFilter(Construction):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval on which f is fitted, a little wider than a point."""
+        """The interval on which f is fitted, widened if it is almost a point."""
         low, high = (0.0 if self.null else self.spectrum.lmin), self.spectrum.lmax
         return low, max(high, low * (1 + 1e-3))
 
     @cached_property
     def _series(self) -> tuple[np.ndarray, float]:
-        """``c_l`` until they have died away to rounding, and how far the whole series was found to be from f.
+        """Return ``c_l`` down to rounding level, and the largest distance found between the whole series and f.
 
         Samples are doubled until the last quarter of the coefficients is noise *and* the series agrees with f at a thousand
-        other points. Noise is what rounding the argument makes of f, ``eps (max |f| + max |x f'|)``. No sampling can see
-        everything: a feature narrower than a thousandth of the interval may be missed.
+        other points. Noise is the effect on f of rounding its argument, ``eps (max |f| + max |x f'|)``. Sampling may miss
+        features narrower than a thousandth of the interval.
         """
         low, high = self.interval
-        between = np.cos(np.pi * (np.arange(1000) * 0.6180339887498949 % 1))  # golden ratio: near no grid
+        between = np.cos(np.pi * (np.arange(1000) * 0.6180339887498949 % 1))  # golden ratio: not close to any grid
         samples = 64
         while samples <= MOST_SAMPLES:
             points = np.cos(np.pi * (np.arange(samples) + 0.5) / samples)
@@ -107,16 +107,16 @@ class SpectralFilter(Construction):
 
     @property
     def coefficients(self) -> np.ndarray:
-        """The Chebyshev series of f."""
+        """The coefficients of the Chebyshev series of f."""
         return self._series[0]
 
     @property
     def size(self) -> float:
-        """The largest ``|f|`` is at most the sum of the coefficients."""
+        """Sum of ``|c_l|``, an upper bound on ``|f|``."""
         return float(np.abs(self.coefficients).sum())
 
     def recurrence(self, layers: int) -> Iterator[tuple[float, float, float, float]]:
-        """Compute ``(c, first, a, b)`` of each layer: ``T_new = a T + b L T - T_old``, ``answer += first T + c T_new``."""
+        """Yield ``(c, first, a, b)`` of each layer: ``T_new = a T + b L T - T_old``, ``answer += first T + c T_new``."""
         low, high = self.interval
         c = self.coefficients
         for l in range(min(layers, len(c) - 1)):
@@ -127,7 +127,7 @@ class SpectralFilter(Construction):
     def program(self, layers: int) -> Program:
         """The recurrence of the class; attention reads ``current`` once and writes to ``current`` and ``answer``.
 
-        Layers beyond the series do nothing: T_l grows without limit outside the interval, where rounding may be.
+        Layers beyond the series do nothing: T_l grows without bound outside the interval, where rounding may be.
         """
 
         def layer(c: float, first: float, a: float, b: float) -> Layer:
@@ -152,7 +152,7 @@ class SpectralFilter(Construction):
         return {"current": signals}
 
     def plain(self, laplacian: Tensor, blocks: Mapping[str, Tensor], layers: int) -> Iterator[Tensor]:
-        """Compute the series after each term."""
+        """Yield the partial sums of the series."""
         current = blocks["current"]
         previous = answer = torch.zeros_like(current)
         for c, first, a, b in self.recurrence(layers):
@@ -166,7 +166,7 @@ class SpectralFilter(Construction):
     def error_bound(self, layers: int) -> float:
         """``sum over l > L of |c_l|``, as ``|T_l| <= 1`` on the interval; all of them before the first layer.
 
-        To this comes how far the whole series was found to be from f, which is rounding.
+        The largest distance found between the whole series and f, which is rounding, is added.
         """
         missing = self.coefficients[check_layers(layers) + 1 if layers else 0 :]
         return float(np.abs(missing).sum()) + self._series[1]
@@ -174,8 +174,8 @@ class SpectralFilter(Construction):
     def amplification(self, layers: int) -> float:
         """``sum_l |c_l| T_l(x_0)`` over ``sum_l |c_l|`` times depth, x_0 >= 1 being where M has the null space.
 
-        On the interval the recurrence is neutrally stable: errors of earlier layers arrive, grown at most linearly. On the
-        null space, which lies outside unless ``null=True``, rounding grows with the Chebyshev polynomials.
+        On the interval the recurrence is neutrally stable: errors of earlier layers grow at most linearly. On the null
+        space, which lies outside unless ``null=True``, rounding grows with the Chebyshev polynomials.
         """
         low, high = self.interval
         c = np.abs(self.coefficients[: layers + 1])

@@ -1,6 +1,6 @@
 """What a graph is, and what can be said of it without solving anything.
 
-:class:`Graph` and its conventions are in :mod:`ohmformer.graph.graph`, intervals that hold its eigenvalues in
+:class:`Graph` and its conventions are in :mod:`ohmformer.graph.graph`, bounds on its eigenvalues in
 :mod:`ohmformer.graph.spectrum`, flow, energy and resistance from potentials in :mod:`ohmformer.graph.circuit`.
 """
 

@@ -13,17 +13,17 @@ from torch import Tensor
 from ohmformer.graph.graph import Graph
 
 ENTRIES = 2**18
-"""Matrix entries of one block unless said otherwise: as many as stay in the cache between products."""
+"""Default number of matrix entries per block, chosen so that they stay in the cache between products."""
 
 
 def padded_widths(sizes: Int[np.ndarray, " graphs"]) -> Int[np.ndarray, " graphs"]:
-    """Compute the width each graph is padded to: at most three nodes more, or an eighth of the graph."""
+    """Compute the padded width of each graph: at most three nodes more, or an eighth of the graph."""
     step = np.maximum(4, 2 ** np.floor(np.log2(np.maximum(sizes, 1) / 8)).clip(min=1)).astype(np.int64)
     return -(-sizes // step) * step
 
 
 def like_sized(sizes: Int[np.ndarray, " graphs"], together: int = ENTRIES) -> list[tuple[int, Int[np.ndarray, " chosen"]]]:
-    """Group graphs that are padded to one width, each with that width and at most ``together`` matrix entries."""
+    """Group graphs by padded width, with at most ``together`` matrix entries per group; return widths and graphs."""
     widths, groups = padded_widths(sizes), []
     for width in np.unique(widths).tolist():
         members = np.nonzero(widths == width)[0]
@@ -34,29 +34,29 @@ def like_sized(sizes: Int[np.ndarray, " graphs"], together: int = ENTRIES) -> li
 
 @dataclass(frozen=True)
 class Block:
-    """Graphs of like size, whose matrices lie beside each other, padded to one width."""
+    """Graphs of similar size, padded to one width, whose matrices are stored contiguously."""
 
     which: Int[Tensor, " graphs"]
-    """Their numbers in the batch."""
+    """Indices of the graphs in the batch."""
     node: Int[Tensor, "graphs width"]
-    """The numbers of their nodes in the batch, -1 on padding."""
+    """Indices of their nodes in the batch, -1 on padding."""
     start: int
-    """Where their matrices begin in the buffer."""
+    """Offset of their matrices in the buffer."""
     first_row: int
-    """Where their nodes begin among all nodes and padding."""
+    """Offset of their nodes in the list of all nodes and padding."""
 
     def of(self, buffer: Float[Tensor, " entries"]) -> Float[Tensor, "graphs width width"]:
-        """Return the matrices of these graphs in a buffer, as a view."""
+        """Return a view of the matrices of these graphs in a buffer."""
         graphs, width = self.node.shape
         return buffer[self.start : self.start + graphs * width**2].view(graphs, width, width)
 
     def rows_of(self, rows: Shaped[Tensor, "rows k"]) -> Shaped[Tensor, "graphs width k"]:
-        """Return the rows of these graphs among all nodes and padding."""
+        """Return the rows of these graphs from an array over all nodes and padding."""
         return rows[self.first_row : self.first_row + self.node.numel()].view(*self.node.shape, rows.shape[1])
 
 
 class Blocks:
-    """Where the matrices of a batch's graphs lie in one flat buffer, block by block."""
+    """Positions of the matrices of a batch's graphs in one flat buffer, block by block."""
 
     def __init__(self, graph: Graph, together: int = ENTRIES) -> None:
         sizes, offsets = graph.graph_sizes.cpu().numpy(), graph.graph_offsets.cpu().numpy()
@@ -74,7 +74,7 @@ class Blocks:
             self.entries += len(which) * width**2
             self.rows += len(which) * width
         self.base, self.stride = on_device(bases), on_device(widths)
-        """Where the matrix of every graph begins, and how many columns it has."""
+        """Offset and row length of each graph's matrix."""
         node = torch.arange(graph.num_nodes, device=graph.device)
         before, base, stride, shift = (
             on_device(x).index_select(0, graph.batch) for x in (offsets, bases, widths, first_rows - offsets)
@@ -82,16 +82,16 @@ class Blocks:
         self._slot = node - before
         self._line = base + self._slot * stride
         self.row: Int[Tensor, " nodes"] = node + shift
-        """The place of every node among all nodes and padding."""
+        """Position of each node in the list of all nodes and padding."""
 
     def padded(self, x: Shaped[Tensor, " nodes"]) -> Shaped[Tensor, "rows 1"]:
-        """Arrange numbers on nodes among all nodes and padding, zero on padding."""
+        """Copy values on nodes to the padded list of nodes, with zeros on padding."""
         return x.new_zeros(self.rows).index_copy_(0, self.row, x)[:, None]
 
     def index(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
-        """Find where the entry of two nodes of one graph lies in the buffer."""
+        """Return the position in the buffer of the entry ``(u, v)`` for pairs of nodes of the same graph."""
         return self._line.index_select(0, u) + self._slot.index_select(0, v)
 
     def diagonal(self) -> Int[Tensor, " nodes"]:
-        """Find where the diagonal entry of every node lies in the buffer."""
+        """Return the position in the buffer of each node's diagonal entry."""
         return self._line + self._slot

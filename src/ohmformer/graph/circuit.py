@@ -3,8 +3,8 @@
 The primal problem is ``min sum_j r_j f_j^2  subject to  B R^{1/2} f = psi``, the dual ``max 2 phi^T psi - phi^T L phi``;
 both optima are the energy ``psi^T L^+ psi``.
 
-Signs are those of physics: a positive demand is current put in, potentials are high there, and current runs downhill. The
-paper's flow, ``f = R^{-1/2} B^T phi``, is the negative of the one here.
+Signs follow physics: a positive demand is injected current, which flows from high to low potential. The paper's flow,
+``f = R^{-1/2} B^T phi``, has the opposite sign.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from ohmformer.graph import Graph
 
 
 def flow(graph: Graph, potentials: Tensor) -> Float[Tensor, "edges demands"]:
-    """Compute the current along each edge, ``-R^{-1/2} B^T phi``: on the edge u -> v it is ``(phi_u - phi_v) / r``."""
+    """Compute the current along each edge, ``-R^{-1/2} B^T phi``: for an edge u -> v it is ``(phi_u - phi_v) / r``."""
     tail, head = graph.edge_index
     phi = graph.check_signals(potentials)
     return (phi[tail] - phi[head]) / graph.resistance[:, None]
 
 
 def divergence(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[Tensor, "nodes demands"]:
-    """Compute what flows out of each node, ``-B R^{1/2} f``: the demand that a flow meets."""
+    """Compute the net flow out of each node, ``-B R^{1/2} f``: the demand that a flow satisfies."""
     tail, head = graph.edge_index
     out = flow.new_zeros(graph.num_nodes, flow.shape[1])
     return out.index_add(0, tail, flow).index_add(0, head, -flow)
 
 
 def primal_energy(graph: Graph, flow: Float[Tensor, "edges demands"]) -> Float[Tensor, " demands"]:
-    """Compute ``sum_j r_j f_j^2``, the heat that a flow dissipates."""
+    """Compute ``sum_j r_j f_j^2``, the power that a flow dissipates."""
     return (graph.resistance[:, None] * flow.square()).sum(0)
 
 
 def dual_energy(graph: Graph, potentials: Tensor, demands: Tensor) -> Float[Tensor, " demands"]:
-    """Compute ``2 phi^T psi - phi^T L phi``: at most the energy of every flow that meets psi, equal at the optimum."""
+    """Compute ``2 phi^T psi - phi^T L phi``, at most the energy of every flow that satisfies psi, equal at the optimum."""
     phi, psi = graph.check_signals(potentials), graph.check_signals(demands)
     return 2 * (phi * psi).sum(0) - primal_energy(graph, flow(graph, phi))
 

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 STDIN = "-"
-"""What stands for standard input where a file is expected."""
+"""Stands for standard input where a file name is expected."""
 GZIP = b"\x1f\x8b"
 MARKS = (
     (re.compile(rb"PK\x03\x04"), ".npz"),
@@ -19,34 +19,34 @@ MARKS = (
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*<"), ".graphml"),
     (re.compile(rb"(?:\s*(?:%.*)?\n)*\s*(?:function\b|mpc\.)"), ".m"),
 )
-"""How files begin whose name has no suffix; others are edge lists."""
+"""First bytes of file formats, to recognise files whose name has no suffix; all others are edge lists."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The bytes of a file."""
+    """The decompressed bytes of a file."""
 
     name: str
-    """What messages call it."""
+    """Name of the file in messages."""
     kind: str
-    """The suffix that says how to read it, in lower case; empty for an edge list of unknown separator."""
+    """The suffix that determines the format, in lower case; empty for an edge list of unknown separator."""
     data: bytes
 
     @classmethod
     def of(cls, name: str, data: bytes) -> Contents:
-        """Unpack bytes, and find out how to read them, by the name's suffix or, if it has none, by their beginning."""
+        """Decompress bytes and determine their format, by the suffix of the name or, if it has none, by the first bytes."""
         data = _unpacked(data, name)
         found = (kind for mark, kind in MARKS if mark.match(data))
         return cls(name, suffix_of(name) or next(found, ""), data)
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix that says how to read a file, in lower case: ``.csv`` of ``edges.csv.gz``."""
+    """Return the suffix that determines the format of a file, in lower case: ``.csv`` for ``edges.csv.gz``."""
     return Path(name.lower().removesuffix(".gz")).suffix
 
 
 def open_text(path: Path, errors: str = "strict") -> TextIOWrapper:
-    """Open a text file line by line, packed by gzip or not, with or without a byte order mark."""
+    """Open a text file for reading, compressed by gzip or not, with or without a byte order mark."""
     opened = gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
     return TextIOWrapper(opened, encoding="utf-8-sig", errors=errors, newline="")
 
@@ -61,7 +61,7 @@ def read_contents(path: Path, what: str = "a file") -> Contents:
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """What gzip has packed, one part after the other; other bytes as they are."""
+    """Decompress gzip data, of one or several members; return other data unchanged."""
     parts: list[bytes] = []
     packed = data
     while packed.startswith(GZIP):

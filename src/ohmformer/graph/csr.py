@@ -1,7 +1,7 @@
 """Sparse tensors in CSR, made of parts that are known to fit.
 
-torch says once a process that CSR is in beta. It is told while this module is imported, where a filter of warnings disturbs
-no other thread.
+torch warns once per process that CSR support is in beta. That warning is triggered and ignored while this module is
+imported, where a warnings filter does not affect other threads.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ with warnings.catch_warnings():
 
 
 def csr_tensor(start: Tensor, columns: Tensor, values: Tensor, width: int) -> Tensor:
-    """Make a matrix of ``width`` columns from where its rows begin, the columns of its entries and their values."""
+    """Build a CSR matrix with ``width`` columns from row offsets, column indices and values, without checking them."""
     return torch.sparse_csr_tensor(start, columns, values, (len(start) - 1, width), check_invariants=False)

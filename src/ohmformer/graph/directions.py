@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 AGREEMENT = 16 * float(np.finfo(np.float64).eps)
-"""Relative difference up to which two weights count as equal."""
+"""Relative difference up to which two weights are considered equal."""
 
 
 def count_both_directions(index: Int[np.ndarray, "2 edges"]) -> int:
@@ -20,12 +20,12 @@ def count_both_directions(index: Int[np.ndarray, "2 edges"]) -> int:
 def merge_directions(
     index: Int[np.ndarray, "2 edges"], weight: Float[np.ndarray, " edges"], where: Callable[[int], str]
 ) -> Bool[np.ndarray, " edges"]:
-    """Return which edges stay when each (u, v) takes the (v, u) of the same weight with it; edges listed one way all stay.
+    """Return the edges to keep when each (u, v) is merged with a (v, u) of equal weight; edges listed one way are all kept.
 
     Args:
         index: tails and heads.
         weight: one number per edge; both directions must agree.
-        where: what to call an edge in an error, such as ``line 3``.
+        where: how to name an edge in an error, such as ``line 3``.
     """
     key, forward, backward = _split(index)
     both = np.intersect1d(key[forward], key[backward])
@@ -50,7 +50,7 @@ def merge_directions(
 
 
 def _split(index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Number unordered pairs of nodes, and find edges that run upwards and downwards in node numbers."""
+    """Number unordered pairs of nodes, and find the edges with ascending and with descending node numbers."""
     low, high = np.minimum(*index).astype(np.int64), np.maximum(*index).astype(np.int64)
     key = low * (int(high.max()) + 1 if high.size else 1) + high
     return key, np.flatnonzero(index[0] < index[1]), np.flatnonzero(index[0] > index[1])

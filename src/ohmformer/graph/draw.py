@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 MOST_NODES = 150
-"""More would not be legible, and the layout would take long."""
+"""Largest graph to draw; larger ones would be illegible and slow to lay out."""
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
 
 def check_picture(path: Path, graph: Graph | None = None) -> None:
-    """Raise unless a picture of this name can be written, and, if a graph is given, the graph can be drawn."""
+    """Raise unless a picture can be written under this name and, if a graph is given, the graph can be drawn."""
     if path.suffix.lower() not in PICTURES:
         raise ValueError(f"expected a picture of type {', '.join(PICTURES)}, got {path.name}")
     check_modules(("matplotlib",), "plot")
@@ -44,7 +44,7 @@ def draw_circuit(
     positions: dict[int, Place] | None = None,
     labels: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw a solved circuit. ``injected`` is the current put in at each node; it runs downhill."""
+    """Draw a solved circuit. ``injected`` is the current injected at each node; it flows from high to low potential."""
     check_modules(("matplotlib",), "plot")
     if not 1 <= graph.num_nodes <= MOST_NODES:
         raise ValueError(f"expected 1 to {MOST_NODES} nodes for a picture of a circuit, got {graph.num_nodes}")
@@ -103,14 +103,14 @@ def _draw_nodes(
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure under a temporary name, then rename it, so that there is never a half-written picture."""
+    """Write a figure under a temporary name, then rename it, so that no partial file is ever visible."""
     with whole_file(path) as temporary:
         figure.savefig(temporary, dpi=150)
     return path
 
 
 def wheatstone() -> tuple[Graph, Tensor, dict[int, Place]]:
-    """Return a Wheatstone bridge with a ladder behind it: the graph, the current put in, and where to draw the nodes."""
+    """Return a Wheatstone bridge with a ladder behind it: the graph, the injected current, and positions of the nodes."""
     edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (1, 4), (3, 5), (4, 5)]
     graph = Graph.from_edges(edges, resistance=[1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 1.0, 4.0])
     injected = torch.zeros(6, dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Edge lists as text: which columns hold nodes and weights, and one sentence with file and line for anything else.
 
-The first line is a header if ``header`` says so, if a column is asked for by name, if it holds two words that usually name
-nodes (:data:`NODE_WORDS`), or if it has words where all lines below have numbers. Where the rest of the file contradicts
-this (the words of a header are nodes further down, or those of an edge occur nowhere else), the caller has to say.
+The first line is a header if ``header`` says so, if a column is requested by name, if it holds two words that usually name
+nodes (:data:`NODE_WORDS`), or if it has words where all lines below have numbers. If the rest of the file contradicts this
+(words of a header are nodes further down, or those of an edge occur nowhere else), the caller must pass ``header``.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ NODE_WORDS = (
     ("origin", "destination"), ("sourceid", "targetid"), ("fromnode", "tonode"), ("fromnodeid", "tonodeid"),
     ("nodea", "nodeb"), ("vertex1", "vertex2"),
 )  # fmt: skip
-"""Names of the two node columns, in lower case, without blanks, hyphens and underscores."""
+"""Usual names of the two node columns, in lower case, without blanks, hyphens and underscores."""
 WEIGHT_WORDS = {"resistance", "conductance", "weight", "ohm", "ohms", "siemens"}
 """Names of columns that do not hold nodes."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns are read, counted from 0."""
+    """Indices of the columns to read, from 0."""
 
     names: list[str] | None
-    """The header's, if there is one."""
+    """The cells of the header, if there is one."""
     u: int
     v: int
     weight: int | None
 
     def title(self, column: int) -> str:
-        """Return what to call a column in a message."""
+        """Return the name of a column for messages."""
         return repr(self.names[column]) if self.names and column < len(self.names) else str(column + 1)
 
 
@@ -61,15 +61,15 @@ def parse_edges(
     """Read a graph from the lines of an edge list.
 
     Args:
-        lines: with or without line ends.
-        name: what errors call the file.
+        lines: the lines, with or without line ends.
+        name: name of the file in errors.
         delimiter: a character, or None for any white space.
         resistance: column of resistances, by name or by number from 1; without weights every edge has one ohm.
         conductance: column of conductances instead.
-        unit: make no remark on columns that are not read.
-        source: column of the nodes that edges run from; found by the header's words unless given.
-        target: column of the nodes that edges run to.
-        header: whether the first line names the columns; found out unless given.
+        unit: do not warn about columns that are not read.
+        source: column of the nodes that edges start from; found by the words of the header unless given.
+        target: column of the nodes that edges end at.
+        header: whether the first line names the columns; detected unless given.
         symmetrize: merge (u, v) and (v, u) into one edge; they must agree.
     """
     if resistance is not None and conductance is not None:
@@ -110,7 +110,7 @@ def parse_edges(
 
 
 def parse_pairs(lines: Iterable[str], name: str, delimiter: str | None, named: NamedGraph) -> list[tuple[str, str]]:
-    """Read pairs of node names, a line each; a first line of usual words (source, target) that are no nodes is a header."""
+    """Read pairs of node names, one per line; a first line of usual words (source, target) that are no nodes is a header."""
     rows = read_rows(lines, name, delimiter)
     if rows and _node_columns(rows[0].cells) and not set(rows[0].cells) & set(named.labels):
         rows = rows[1:]
@@ -163,14 +163,14 @@ def _is_column_number(text: str, width: int) -> bool:
 
 
 def _node_columns(names: Sequence[str]) -> list[tuple[int, int]]:
-    """The columns named by the usual pairs of words, each word once: more than one pair is ambiguous."""
+    """Return the columns named by a usual pair of words, each word once; more than one pair is ambiguous."""
     plain = [re.sub(r"[\s_-]", "", cell.lower()) for cell in names]
     found = (pair for pair in NODE_WORDS if all(plain.count(word) == 1 for word in pair))
     return [(plain.index(u), plain.index(v)) for u, v in found]
 
 
 def _named_nodes(row: Row, weight: int | None, name: str) -> tuple[int, int]:
-    """The node columns of a header: usual words, or the only two columns that are not weights."""
+    """Return the node columns of a header: usual words, or the only two columns that are not weights."""
     names = row.cells
     known = _node_columns(names)
     if len(known) == 1:
@@ -185,7 +185,7 @@ def _named_nodes(row: Row, weight: int | None, name: str) -> tuple[int, int]:
 
 
 def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> bool:
-    """Whether the first row names columns; a ValueError if it can as well be an edge."""
+    """Tell whether the first row names columns; raise a ValueError if it might also be an edge."""
     first, below = rows[0].cells, rows[1:]
     known = _node_columns(first)
     words = [i for i, cell in enumerate(first) if not is_number(cell)]
@@ -205,7 +205,7 @@ def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> 
 
 
 def _check_cells(row: Row, columns: Columns, width: int, name: str) -> None:
-    """Refuse rows with too few or too many cells, or without a name for a node."""
+    """Raise a ValueError if a row has too few or too many cells, or an empty node name."""
     cells, needed = row.cells, max(columns.u, columns.v, -1 if columns.weight is None else columns.weight) + 1
     if len(cells) < needed:
         raise ValueError(f"expected {needed} columns in line {row.line} of {name}, got {len(cells)}")
@@ -219,7 +219,7 @@ def _check_cells(row: Row, columns: Columns, width: int, name: str) -> None:
 
 
 def _weights(rows: Sequence[Row], columns: Columns, kind: str, name: str) -> np.ndarray:
-    """Positive, finite weights, or a ValueError that names line, column and file."""
+    """Return positive, finite weights, or raise a ValueError that names line, column and file."""
     assert columns.weight is not None
     weights = np.empty(len(rows))
     for i, row in enumerate(rows):
@@ -235,7 +235,7 @@ def _weights(rows: Sequence[Row], columns: Columns, kind: str, name: str) -> np.
 
 
 def _unread(columns: Columns, width: int, name: str) -> tuple[str, ...]:
-    """A remark if there are columns that might be weights and none was asked for."""
+    """Return a remark if there are columns that may be weights and no weights were requested."""
     left = [i for i in range(width) if i not in (columns.u, columns.v)]
     if columns.weight is not None or not left:
         return ()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def as_edge_index(edges: Iterable[Sequence[int]] | np.ndarray | Tensor) -> Int[Tensor, "2 edges"]:
-    """Turn pairs of node numbers into two rows, tails and heads."""
+    """Convert pairs of node numbers to two rows, tails and heads."""
     if not isinstance(edges, Tensor):
         edges = torch.as_tensor(edges if isinstance(edges, np.ndarray) else np.asarray(list(edges)))
     if edges.numel() == 0:
@@ -44,7 +44,7 @@ def column(values: Tensor | None, name: str) -> Tensor:
 
 
 def as_resistance(edges: int, resistance: Any, conductance: Any, *, signed: bool = False) -> Float[Tensor, " edges"]:
-    """Return resistances from whichever kind of weight is given, ones if none is; negative ones only if ``signed``."""
+    """Return resistances from either kind of weight, or ones if none is given; negative ones only if ``signed``."""
     if resistance is not None and conductance is not None:
         raise ValueError("expected resistance= or conductance=, got both")
     name, given = ("resistance", resistance) if conductance is None else ("conductance", conductance)
@@ -62,11 +62,11 @@ def as_resistance(edges: int, resistance: Any, conductance: Any, *, signed: bool
 
 
 def lists_both_directions(index: Int[Tensor, "2 pairs"]) -> bool:
-    """Say how a list of pairs names undirected edges: True for both directions of every edge, False for every edge once.
+    """Tell whether a list of pairs has both directions of every edge (True) or every edge once (False).
 
-    This is the one reading of PyG's ``edge_index`` in the library. It is decided for the list as a whole: a list in which
-    some edges stand in both directions and others do not is a ValueError that names a pair. Parallel edges are legal either
-    way; listed in both directions, each direction must occur equally often. Self-loops do not matter.
+    The whole library reads PyG's ``edge_index`` by this function. It decides for the list as a whole: a list with some
+    edges in both directions and others in one is a ValueError that names a pair. Parallel edges are allowed; if listed in
+    both directions, each direction must occur equally often. Self-loops are ignored.
 
     >>> lists_both_directions(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
     True
@@ -98,10 +98,10 @@ def lists_both_directions(index: Int[Tensor, "2 pairs"]) -> bool:
 def read_edges(
     index: Int[Tensor, "2 pairs"], weight: Float[Tensor, " pairs"]
 ) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"], int]:
-    """Turn PyG's ``edge_index`` into each undirected edge once, as :func:`lists_both_directions` reads it.
+    """Convert PyG's ``edge_index`` to undirected edges, each once; see :func:`lists_both_directions`.
 
-    Returns edges, weights and the number of self-loops left out. Edges listed in both directions come out as
-    :func:`fold` orders them, edges listed once as they were listed, self-loops included.
+    Returns edges, weights and the number of dropped self-loops. Edges listed in both directions are ordered as by
+    :func:`fold`; edges listed once keep their order and self-loops.
     """
     return fold(index, weight) if lists_both_directions(index) else (index, weight.to(index.device), 0)
 
@@ -109,7 +109,7 @@ def read_edges(
 def fold(
     index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"]
 ) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"], int]:
-    """Turn pairs (u, v) and (v, u) of equal weight into single edges u < v, sorted; also count the self-loops left out."""
+    """Merge pairs (u, v) and (v, u) of equal weight into single sorted edges u < v; also count the dropped self-loops."""
     weight = weight.to(index.device)
     forward, backward = _match_directions(index, weight)
     pairs, mirrored = index[:, forward], index[:, backward].flip(0)
@@ -122,13 +122,13 @@ def fold(
 
 
 def check_directions_agree(index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"], name: str) -> None:
-    """Raise a ValueError unless both directions of every edge have the same weight, for lists that have both directions."""
+    """Raise a ValueError unless both directions of every edge have the same weight; both must be listed."""
     forward, backward = _match_directions(index, weight)
     _check_agreement(index[:, forward], weight[forward], weight[backward], name)
 
 
 def _keys(index: Int[Tensor, "2 pairs"]) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-    """One number for every pair (u, v), and the number that (v, u) would have."""
+    """Return a unique number for each pair (u, v), and the number of (v, u)."""
     low, high = torch.aminmax(index)
     u, v = index - low
     width = high - low + 1
@@ -138,7 +138,7 @@ def _keys(index: Int[Tensor, "2 pairs"]) -> tuple[Int[Tensor, " pairs"], Int[Ten
 def _match_directions(
     index: Int[Tensor, "2 directed"], weight: Float[Tensor, " directed"]
 ) -> tuple[Int[Tensor, " forward"], Int[Tensor, " backward"]]:
-    """Positions of the pairs u < v and of the pairs u > v, each sorted by edge and parallel edges by weight."""
+    """Return indices of the pairs u < v and of the pairs u > v, each sorted by edge, and parallel edges by weight."""
     if not index.numel():
         return index[0], index[0]
     key, mirrored = _keys(index)
@@ -152,7 +152,7 @@ def _match_directions(
 
 
 def _check_agreement(pairs: Int[Tensor, "2 edges"], there: Tensor, back: Tensor, name: str) -> None:
-    """Raise a ValueError where the weights of the two directions of an edge differ by more than rounding."""
+    """Raise a ValueError if the weights of the two directions of an edge differ by more than rounding."""
     differs = (there - back).abs() > 16 * torch.finfo(there.dtype).eps * there
     if bool(differs.any()):
         j = int(differs.nonzero()[0])
@@ -164,7 +164,7 @@ def _check_agreement(pairs: Int[Tensor, "2 edges"], there: Tensor, back: Tensor,
 
 
 def _first_unmatched(index: Int[Tensor, "2 pairs"]) -> tuple[int, int]:
-    """The smallest pair u < v that is not listed equally often in both directions."""
+    """Return the smallest pair u < v that is not listed equally often in both directions."""
     pairs = index.t().tolist()
     there, back = Counter((u, v) for u, v in pairs if u < v), Counter((v, u) for u, v in pairs if u > v)
     u, v = min((there - back) + (back - there))

@@ -17,11 +17,11 @@ class Extra:
     """Optional packages that are installed together by ``pip install ohmformer[NAME]``."""
 
     modules: tuple[str, ...]
-    """The modules it brings, by the names they are imported under."""
+    """The modules it installs, by their import names."""
     commands: tuple[str, ...] = ()
-    """Commands of ``ohmformer`` that need all of them."""
+    """Commands of ``ohmformer`` that need all of these modules."""
     features: tuple[str, ...] = ()
-    """Anything else that needs some of them."""
+    """Other features that need some of them."""
 
 
 EXTRAS: dict[str, Extra] = {
@@ -46,33 +46,33 @@ EXTRAS: dict[str, Extra] = {
     ),
     "shards": Extra(("pymetis",), (), ("`ohmformer shard --partition metis`",)),
 }
-"""Every extra by its name; ``ohmformer[all]`` brings all of them."""
+"""All extras by name; ``ohmformer[all]`` installs all of them."""
 
 
 class MissingPackage(ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """Raised if an optional package is not installed; the message names the extra that provides it."""
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional module, or raise a :class:`MissingPackage` that names the extra that brings it."""
+    """Import an optional module, or raise a :class:`MissingPackage` that names the extra to install."""
     check_modules((module,), extra)
     return import_module(module)
 
 
 def check_extra(extra: str) -> None:
-    """Raise a :class:`MissingPackage` unless everything an extra brings is installed; nothing is imported."""
+    """Raise a :class:`MissingPackage` unless all modules of an extra are installed, without importing them."""
     check_modules(EXTRAS[extra].modules, extra)
 
 
 def check_command(command: str) -> None:
-    """Raise a :class:`MissingPackage` unless everything that a command of ``ohmformer`` needs is installed."""
+    """Raise a :class:`MissingPackage` unless all modules that a command of ``ohmformer`` needs are installed."""
     for name, extra in EXTRAS.items():
         if command in extra.commands:
             check_modules(extra.modules, name)
 
 
 def check_modules(modules: tuple[str, ...], extra: str) -> None:
-    """Raise a :class:`MissingPackage` for the first of some modules that is not installed."""
+    """Raise a :class:`MissingPackage` for the first module that is not installed."""
     for module in modules:
         package = module.partition(".")[0]
         if not _installed(package):
@@ -82,7 +82,7 @@ def check_modules(modules: tuple[str, ...], extra: str) -> None:
 
 
 def markdown_table() -> str:
-    """Write the table of extras for the documentation."""
+    """Return the table of extras in Markdown, for the documentation."""
     lines = ["| extra | for | brings |", "|---|---|---|"]
     for name, extra in EXTRAS.items():
         uses = ", ".join([*(f"`ohmformer {command}`" for command in extra.commands), *extra.features])
@@ -93,5 +93,5 @@ def markdown_table() -> str:
 def _installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except (ImportError, ValueError):  # a finder refuses it, or it was put into sys.modules by hand
+    except (ImportError, ValueError):  # a finder rejects it, or it was put into sys.modules by hand
         return False

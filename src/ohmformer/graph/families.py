@@ -51,14 +51,14 @@ def _barbell(n: int, draw: torch.Generator) -> Edges:
 
 
 def _csl(n: int, draw: torch.Generator) -> Edges:
-    """Circular skip links: a ring, and links that skip 2 or 4 ahead (the paper's 8 and 6 are the same for n = 10)."""
+    """Build circular skip links: a ring plus links that skip 2 or 4 ahead (equal to the paper's 8 and 6 for n = 10)."""
     skips = [skip for skip in (2, 4) if 2 * skip < n]
     skip = skips[int(torch.randint(len(skips), (), generator=draw))]
     return _ring(n, draw) + [(i, (i + skip) % n) for i in range(n)]
 
 
 def _erdos_renyi(n: int, draw: torch.Generator) -> Edges:
-    """Each pair with probability 2 log(n) / n, over a random tree that keeps it connected."""
+    """Add each pair with probability 2 log(n) / n to a random tree, which keeps the graph connected."""
     chance = min(1.0, 2 * float(np.log(max(n, 2))) / max(n, 2))
     pairs = _complete(n, draw)
     chosen = torch.rand(len(pairs), generator=draw) < chance
@@ -67,7 +67,7 @@ def _erdos_renyi(n: int, draw: torch.Generator) -> Edges:
 
 
 def _barabasi_albert(n: int, draw: torch.Generator) -> Edges:
-    """Each new node links to two old ones, chosen in proportion to their degree."""
+    """Link each new node to two old ones, chosen with probability proportional to their degree."""
     edges: Edges = _path(min(n, 3), draw)
     for new in range(3, n):
         ends = [end for edge in edges for end in edge]
@@ -90,11 +90,11 @@ FAMILIES: dict[str, Callable[[int, torch.Generator], Edges]] = {
     "erdos-renyi": _erdos_renyi,
     "barabasi-albert": _barabasi_albert,
 }
-"""Connected graphs on n nodes, by name."""
+"""Generators of connected graphs on n nodes, by name."""
 
 
 def family(name: str, nodes: int, *, generator: torch.Generator, spread: float = 0.0) -> Graph:
-    """Draw a graph of a family with resistances ``exp(U[-spread, spread])``: 1 for spread 0, the paper's for spread 2."""
+    """Draw a graph of a family with resistances ``exp(U[-spread, spread])``: 1 for spread 0, the paper's for 2."""
     if name not in FAMILIES:
         raise ValueError(f"expected a family among {', '.join(FAMILIES)}, got {name!r}")
     least = {"csl": 5, "barbell": 5, "barabasi-albert": 3}.get(name, 1)
@@ -106,14 +106,14 @@ def family(name: str, nodes: int, *, generator: torch.Generator, spread: float =
 
 
 def disjoint(*graphs: Graph) -> Graph:
-    """Put several graphs into one disconnected graph."""
+    """Combine several graphs into one disconnected graph."""
     together = Graph.collate(graphs)
     return Graph(together.edge_index, together.resistance, torch.zeros_like(together.batch))
 
 
 @dataclass(frozen=True)
 class Named:
-    """A graph and what to call it."""
+    """A graph with a name."""
 
     name: str
     graph: Graph

@@ -37,15 +37,15 @@ __all__ = [
 ]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
-"""Edge lists by suffix; None is any white space."""
+"""Separators of edge lists by suffix; None is any white space."""
 LISTS = {"", *DELIMITERS}
-"""Kinds of contents that are edge lists; the separator of the first is not known."""
+"""Kinds of contents that are edge lists; the empty one has an unknown separator."""
 MATRICES = (".mtx", ".npz")
 POWER = ".m"
 TABLES = (".csv", ".tsv", ".npz", ".parquet")
-"""What :func:`write_table` writes."""
+"""File types that :func:`write_table` can write."""
 PARTIAL = ".partial-"
-"""How names of files begin that are not whole yet."""
+"""Prefix of the names of files that are still being written."""
 
 
 def read_graph(
@@ -62,18 +62,18 @@ def read_graph(
 ) -> NamedGraph:
     """Read a graph from an edge list (.csv, .tsv, .txt, .edges), GraphML, .mtx, a SciPy .npz or a MATPOWER case (.m).
 
-    The arguments are the flags of ``ohmformer solve``, and errors call them so.
+    The arguments are the flags of ``ohmformer solve``, and errors refer to them by those names.
 
     Args:
-        path: the file, packed by gzip or not; ``-`` is standard input, which is recognised by how it begins.
-        resistance: column (name, or number from 1) or attribute with resistances; ``"entries"`` for a matrix's values.
+        path: the file, compressed by gzip or not; ``-`` is standard input, whose format is detected by its first bytes.
+        resistance: column (name, or number from 1) or attribute with resistances; ``"entries"`` for the values of a matrix.
         conductance: the same for conductances.
-        unit: give every edge one ohm, whatever the file holds.
+        unit: give every edge one ohm, whatever the file contains.
         sep: separator of an edge list: a character, ``"tab"`` or ``"space"``; by the suffix unless given.
-        source: column of an edge list that edges run from; found by the header unless given.
-        target: column that edges run to.
-        header: whether the first line of an edge list names its columns; found out unless given.
-        symmetrize: merge edges listed in both directions; take directed graphs as undirected ones.
+        source: column of an edge list with the nodes that edges start from; found by the header unless given.
+        target: column with the nodes that edges end at.
+        header: whether the first line of an edge list names its columns; detected unless given.
+        symmetrize: merge edges listed in both directions; treat directed graphs as undirected.
     """
     flags = {"resistance": resistance, "conductance": conductance, "unit": unit, "symmetrize": symmetrize}
     return parse_graph(read_contents(path), sep=sep, source=source, target=target, header=header, **flags)
@@ -124,7 +124,7 @@ def read_pairs(path: Path, named: NamedGraph, *, sep: str | None = None) -> list
 
 
 def read_values(path: Path, named: NamedGraph, *, sep: str | None = None) -> tuple[dict[str, list[float]], list[str]]:
-    """Read nodes and their values, and what the columns of these are called, from a .csv, .tsv, .txt or .edges file."""
+    """Read values of nodes and the names of their columns from a .csv, .tsv, .txt or .edges file."""
     return parse_values(*_node_lines(path, "values of nodes", sep), named)
 
 
@@ -134,7 +134,7 @@ def read_nodes(path: Path, named: NamedGraph, *, sep: str | None = None) -> list
 
 
 def _node_lines(path: Path, what: str, sep: str | None) -> tuple[list[str], str, str | None]:
-    """The lines of a file, its name and its separator, if it is a file of columns."""
+    """Return the lines of a file of columns, its name and its separator."""
     contents = read_contents(path, f"a file of {what}")
     if contents.kind not in LISTS:
         raise ValueError(f"expected a file of {what} of type {', '.join(DELIMITERS)}, got {contents.name}")
@@ -142,7 +142,7 @@ def _node_lines(path: Path, what: str, sep: str | None) -> tuple[list[str], str,
 
 
 def _lines(contents: Contents, sep: str | None) -> tuple[list[str], str, str | None, tuple[str, ...]]:
-    """The lines of a text, its name, the separator of its columns, and a remark if that is not the suffix's."""
+    """Return the lines of a text, its name, its separator, and a remark if that is not the usual one of the suffix."""
     name = contents.name
     lines = list(io.StringIO(decode(contents.data, name), newline=""))
     if sep is not None:
@@ -154,7 +154,7 @@ def _lines(contents: Contents, sep: str | None) -> tuple[list[str], str, str | N
 
 
 def check_table(path: Path) -> None:
-    """Raise unless :func:`write_table` can write a file of this name."""
+    """Raise unless :func:`write_table` can write a file under this name."""
     if path.suffix.lower() not in TABLES:
         raise ValueError(f"expected an output file of type {', '.join(TABLES[:-1])} or {TABLES[-1]}, got {path.name}")
     if path.suffix.lower() == ".parquet":
@@ -163,7 +163,7 @@ def check_table(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise a ValueError if a file of this name cannot be written: it is a folder, or a folder above it is a file."""
+    """Raise a ValueError if no file can be written under this name: it is a folder, or its folder is not writable."""
     if path.is_dir():
         raise ValueError(f"expected a file to write, {path} is a folder")
     above = next(parent for parent in path.absolute().parents if parent.exists())
@@ -172,7 +172,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
-    """Write columns into .csv, .tsv, .npz or .parquet, under a temporary name first."""
+    """Write columns to .csv, .tsv, .npz or .parquet; a temporary file is renamed once it is complete."""
     check_table(path)
     suffix = path.suffix.lower()
     with whole_file(path) as temporary:
@@ -191,7 +191,7 @@ def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside ``path`` that takes its name if all goes well, and is removed if not."""
+    """Yield a temporary file beside ``path`` that is renamed to it on success and removed on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(path.suffix, PARTIAL, path.parent)
     os.close(handle)
@@ -205,6 +205,6 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a kill in the middle of :func:`whole_file` left in a folder that nobody else writes to."""
+    """Remove temporary files left by an interrupted :func:`whole_file` in a folder that no other process writes to."""
     for path in folder.glob(f"{PARTIAL}*"):
         path.unlink(missing_ok=True)

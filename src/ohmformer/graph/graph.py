@@ -6,11 +6,12 @@ Edge ``j`` runs from ``u`` to ``v`` with resistance ``r_j > 0``; the orientation
 
     B[u, j] = -1/sqrt(r_j)      B[v, j] = +1/sqrt(r_j)      L = B B^T
 
-A demand ``psi`` is current put in where it is positive and taken out where it is negative. Its potentials are
-``phi = L^+ psi``, high where current is put in, and the current along edge ``j`` is ``(phi_u - phi_v) / r_j``: it runs
-downhill, and what leaves a node is its demand. (The paper's flow ``f = R^{-1/2} B^T phi`` is the negative of it.)
+A demand ``psi`` is the current injected at each node, negative where current is extracted. Its potentials are
+``phi = L^+ psi``, high where current is injected, and the current along edge ``j`` is ``(phi_u - phi_v) / r_j``: it flows
+from high to low potential. The net current out of a node is its demand. (The paper's flow ``f = R^{-1/2} B^T phi`` has the
+opposite sign.)
 
-Three nodes, resistances 1 and 4, so conductances 1 and 1/4:
+Example with three nodes and resistances 1 and 4, that is, conductances 1 and 1/4:
 
 >>> g = Graph.from_edges([(0, 1), (1, 2)], resistance=[1.0, 4.0])
 >>> g.incidence()
@@ -24,10 +25,10 @@ tensor([[ 1.0000, -1.0000,  0.0000],
 
 - Every undirected edge is stored once. Parallel edges stay separate edges, and their conductances add in ``L``.
   Self-loops carry no current: they are dropped and counted.
-- Weights are never guessed: ``resistance=`` or ``conductance=``, by keyword.
-- Disconnected graphs are normal. Null spaces, projections and demands are per connected component.
-- Node tensors are ``(nodes, features)``. A batch of graphs keeps its nodes in one long list, as PyTorch Geometric does;
-  :meth:`Graph.pad` turns it into ``(graphs, nodes, features)``, and matrices of a batch are ``(graphs, nodes, nodes)``.
+- Weights are given by keyword, ``resistance=`` or ``conductance=``, and never guessed.
+- Graphs may be disconnected. Null spaces, projections and demands are per connected component.
+- Node tensors are ``(nodes, features)``. A batch of graphs stores its nodes in one long list, as PyTorch Geometric does;
+  :meth:`Graph.pad` converts it to ``(graphs, nodes, features)``, and matrices of a batch are ``(graphs, nodes, nodes)``.
   A graph that is not a batch has no leading axis.
 """
 
@@ -74,11 +75,11 @@ class Graph(Layout):
         conductance: Weights | None = None,
         signed: bool = False,
     ) -> Graph:
-        """Build a graph from pairs ``(u, v)``, each undirected edge listed once; unit resistances unless weights are given.
+        """Build a graph from pairs ``(u, v)``, each undirected edge listed once; resistances are 1 unless weights are given.
 
-        The graph is on the device of ``edges`` or, if these are on the CPU, where its weights are. With ``signed=True``
-        weights may be negative, as those of series capacitors are. Potentials and flow of such a graph are solved for by
-        ``method="direct"``; everything else refuses it.
+        The graph is on the device of ``edges``, or on that of the weights if ``edges`` is on the CPU. With ``signed=True``
+        weights may be negative, like those of series capacitors. Potentials and flow of such a graph can be computed with
+        ``method="direct"`` only; all other functions and methods reject it.
 
         >>> Graph.from_edges([(0, 1), (1, 2), (2, 2)], conductance=[1.0, 2.0, 5.0], num_nodes=4)
         Graph(nodes=4, edges=2, components=2, self_loops_dropped=1)
@@ -94,9 +95,9 @@ class Graph(Layout):
     ) -> Graph:
         """Build a graph from a PyG ``Data`` or ``Batch``.
 
-        Its ``edge_index`` lists every edge in both directions or every edge once; a mixture is an error, see
-        :func:`~ohmformer.graph.edges.lists_both_directions`. Weights are an attribute's name or one value per listed pair;
-        where both directions are listed they must agree.
+        ``edge_index`` must list every edge in both directions or every edge once; a mixture is an error, see
+        :func:`~ohmformer.graph.edges.lists_both_directions`. Weights are an attribute name or one value per listed pair; the
+        weights of both directions of an edge must agree.
         """
         if data.edge_index is None:
             raise ValueError("expected data with an edge_index, it has none")
@@ -113,7 +114,7 @@ class Graph(Layout):
     def from_networkx(cls, graph: nx.Graph, *, resistance: str | None = None, conductance: str | None = None) -> Graph:
         """Build a graph from a networkx ``Graph`` or ``MultiGraph``; nodes are numbered in the order of ``graph.nodes``.
 
-        ``resistance=`` or ``conductance=`` names the edge attribute to read.
+        ``resistance=`` or ``conductance=`` is the name of the edge attribute to read.
         """
         if graph.is_directed():
             raise ValueError("expected an undirected networkx graph, got a directed one; call .to_undirected() first")
@@ -133,7 +134,7 @@ class Graph(Layout):
     def from_scipy(cls, adjacency: Any, *, entries: str) -> Graph:
         """Build a graph from a symmetric SciPy sparse adjacency matrix.
 
-        ``entries`` says what its values are: ``"conductance"``, ``"resistance"`` or, to ignore them, ``"unit"``.
+        ``entries`` says what the values are: ``"conductance"``, ``"resistance"`` or, to ignore them, ``"unit"``.
         """
         if entries not in ("conductance", "resistance", "unit"):
             raise ValueError(f"expected entries='conductance', 'resistance' or 'unit', got {entries!r}")
@@ -158,7 +159,7 @@ class Graph(Layout):
 
     @classmethod
     def collate(cls, graphs: Iterable[Graph]) -> Graph:
-        """Put several graphs into one batch."""
+        """Combine several graphs into one batch."""
         graphs = list(graphs)
         if not graphs:
             raise ValueError("expected at least one graph to collate, got none")
@@ -175,7 +176,7 @@ class Graph(Layout):
         )
 
     def split(self) -> list[Graph]:
-        """Split a batch into its graphs, the inverse of :meth:`collate`."""
+        """Split a batch into its graphs; the inverse of :meth:`collate`."""
         counts = self.edge_counts.tolist()
         order = self.edge_graph.argsort(stable=True)
         parts = zip(
@@ -196,7 +197,7 @@ class Graph(Layout):
         return Graph(renumber[self.edge_index[:, mine]], self.resistance[mine], batch, len(which), True, signed=self.signed)
 
     def edges_of(self, which: Int[Tensor, " chosen"]) -> Int[Tensor, " edges"]:
-        """Find the numbers of the edges of some graphs of a batch, ascending."""
+        """Return the indices of the edges of some graphs of a batch, in ascending order."""
         chosen = torch.zeros(self.num_graphs, dtype=torch.bool, device=self.device)
         chosen[which] = True
         return chosen[self.edge_graph].nonzero()[:, 0]
@@ -212,7 +213,7 @@ class Graph(Layout):
         return graph
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Graph:
-        """Move the graph to another device, or convert its resistances to another type."""
+        """Move the graph to another device, or convert its resistances to another dtype."""
         resistance = self.resistance.to(device=device, dtype=dtype)
         if resistance.dtype != self.dtype:
             check_weights(resistance, "resistance", signed=self.signed)
@@ -237,7 +238,7 @@ class Graph(Layout):
     # ------------------------------------------------------------------------------------------------ matrices
 
     def incidence(self) -> Float[Tensor, "*graphs width edges"]:
-        """Build the incidence matrix ``B``, dense; in a batch, padded with zero rows and columns."""
+        """Build the dense incidence matrix ``B``; in a batch, it is padded with zero rows and columns."""
         self.check_positive()
         edge_graph, counts = self.edge_graph, self.edge_counts
         column = torch.arange(self.num_edges, device=self.device)
@@ -252,7 +253,7 @@ class Graph(Layout):
         return self._squeeze(matrix.index_put((edge_graph, head, column), value))
 
     def laplacian(self) -> Float[Tensor, "*graphs width width"]:
-        """Build the Laplacian ``L = B B^T``, dense, without forming ``B``."""
+        """Build the dense Laplacian ``L = B B^T`` without forming ``B``."""
         edge_graph = self.edge_graph
         tail, head = self._slot[self.edge_index]
         c = self.resistance.reciprocal()
@@ -261,7 +262,7 @@ class Graph(Layout):
         return self._squeeze(matrix.index_put(index, torch.cat([c, c, -c, -c]), accumulate=True))
 
     def sparse_laplacian(self) -> Tensor:
-        """Build the Laplacian of all graphs together as one block-diagonal CSR tensor, ``(nodes, nodes)``."""
+        """Build the Laplacian of all graphs as one block-diagonal CSR tensor, ``(nodes, nodes)``."""
         tail, head = self.edge_index
         c = self.resistance.reciprocal()
         index = torch.stack([torch.cat([tail, head, tail, head]), torch.cat([tail, head, head, tail])])
@@ -279,14 +280,14 @@ class Graph(Layout):
         return self.identity() - same.to(self.dtype) / size
 
     def identity(self) -> Float[Tensor, "*graphs width width"]:
-        """Build the identity on real nodes, zero on padding."""
+        """Build the identity, with zeros on padding."""
         return torch.diag_embed(self.mask.to(self.dtype))
 
     # ------------------------------------------------------------------------------------------------ spectrum
 
     @property
     def _resistance_bounds(self) -> np.ndarray:
-        """For every component a bound on the effective resistances within it; zero where there is no edge."""
+        """Upper bounds on the effective resistances within each component; zero for components without edges."""
         self.check_positive()
         return recall(self, "bounds", lambda: resistance_bounds(*self._numpy(), self.components.cpu().numpy()))
 
@@ -303,13 +304,13 @@ class Graph(Layout):
         return np.bincount(both, np.concatenate([1 / r, 1 / r]), self.num_nodes).astype(np.float64)
 
     def spectral_bounds(self) -> Spectrum:
-        """Compute a cheap interval that provably holds every nonzero eigenvalue of every graph here.
+        """Compute a cheap interval that provably contains every nonzero eigenvalue of every graph.
 
-        Above: ``lmax <= max over edges (u, v) of deg(u) + deg(v)`` (Anderson and Morley), deg the weighted degree.
-        Below: ``lmin >= 4 / (n_c R_c)`` on a component of ``n_c`` nodes, where ``R_c`` bounds the largest effective
+        Upper bound: ``lmax <= max over edges (u, v) of deg(u) + deg(v)`` (Anderson and Morley), deg the weighted degree.
+        Lower bound: ``lmin >= 4 / (n_c R_c)`` on a component of ``n_c`` nodes, where ``R_c`` bounds the largest effective
         resistance. (For x orthogonal to 1, ``x^T L x >= (max x - min x)^2 / R_c`` by Thomson's principle, and
         ``|x|^2 <= n_c (max x - min x)^2 / 4`` by Popoviciu's inequality.) A graph without edges has no nonzero
-        eigenvalue: ``[1, 1]``.
+        eigenvalue; the interval is then ``[1, 1]``.
         """
         if not self.num_edges:
             return Spectrum(1.0, 1.0)
@@ -321,9 +322,10 @@ class Graph(Layout):
         return Spectrum(min(lmin, lmax), lmax)
 
     def scaled_spectral_bounds(self) -> Float[np.ndarray, " graphs"]:
-        """Bound the nonzero eigenvalues of ``D^-1/2 L D^-1/2`` of every graph from below; none of them exceeds 2.
+        """Bound the nonzero eigenvalues of ``D^-1/2 L D^-1/2`` of each graph from below; none of them exceeds 2.
 
-        ``4 / (vol_c R_c)`` with ``vol_c`` the sum of the degrees, as above with D for the inner product. 2 without edges.
+        The bound is ``4 / (vol_c R_c)``, ``vol_c`` the sum of the degrees, as in :meth:`spectral_bounds` with D for the
+        inner product. It is 2 without edges.
         """
         return recall(self, "scaled bounds", self._bound_scaled_spectra).copy()
 
@@ -340,7 +342,7 @@ class Graph(Layout):
 def _assemble(
     index: Int[Tensor, "2 edges"], weight: Float[Tensor, " edges"], num_nodes: int | None, loops: int = 0
 ) -> Graph:
-    """Build a graph from checked weights: check node numbers, drop self-loops."""
+    """Build a graph from checked weights: check node numbers and drop self-loops."""
     top = int(index.max()) + 1 if index.numel() else 0
     nodes = top if num_nodes is None else operator.index(num_nodes)
     if nodes < 0:

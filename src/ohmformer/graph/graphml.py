@@ -17,7 +17,7 @@ from ohmformer.graph.text_table import is_number
 
 @dataclass
 class Edge:
-    """An edge as it stands in the file."""
+    """An edge of the file."""
 
     u: str
     v: str
@@ -26,12 +26,12 @@ class Edge:
     values: dict[str, str] = field(default_factory=dict)
 
     def place(self, name: str) -> str:
-        """Return what messages call the edge."""
+        """Return the name of the edge for messages."""
         return f"edge ({self.u}, {self.v}) in line {self.line} of {name}"
 
 
 class _Reader:
-    """Takes a document apart while expat reads it."""
+    """Collects nodes and edges of a document while expat parses it."""
 
     def __init__(self, name: str):
         self.name = name
@@ -48,7 +48,7 @@ class _Reader:
         self._parser.CharacterDataHandler = self._characters
 
     def read(self, data: bytes) -> None:
-        """Read a whole document, or raise a ValueError with the line where it is none."""
+        """Read a whole document; raise a ValueError with the line if it is invalid."""
         try:
             self._parser.Parse(data, True)
         except expat.ExpatError as error:
@@ -139,7 +139,7 @@ def parse_graphml(
 
 
 def _weight(edge: Edge, attribute: str, kind: str, name: str) -> float:
-    """A positive number out of an edge's attributes, or a ValueError that names its line."""
+    """Return a positive weight from an edge's attributes, or raise a ValueError that names its line."""
     where = edge.place(name)
     if attribute not in edge.values:
         raise ValueError(

@@ -18,13 +18,13 @@ from ohmformer.graph.layout import as_numbers
 from ohmformer.graph.memory import derived, seen_before
 
 ENTRIES = "entries"
-"""What ``resistance=`` or ``conductance=`` is called for a matrix, whose values are the weights."""
+"""The value of ``resistance=`` or ``conductance=`` for a matrix, whose entries are the weights."""
 FORMS = "a Graph, a networkx graph, a PyG Data or Batch, a SciPy sparse matrix or a list of edges"
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledGraph:
-    """A graph and what its nodes are called; ``labels`` is None where they are numbered 0, 1, 2, ..."""
+    """A graph with node labels; ``labels`` is None if nodes are numbered 0, 1, 2, ..."""
 
     graph: Graph
     labels: Sequence[Hashable] | None = None
@@ -34,7 +34,7 @@ class LabelledGraph:
         return {label: i for i, label in enumerate(self.labels or ())}
 
     def number(self, label: Hashable) -> int:
-        """Look up the number of a node by its label, or raise a ValueError."""
+        """Return the number of the node with this label, or raise a ValueError."""
         if self.labels is None:
             if isinstance(label, (int, np.integer)) and 0 <= label < self.graph.num_nodes:
                 return int(label)
@@ -46,11 +46,11 @@ class LabelledGraph:
             raise ValueError(f"expected a node of the graph, got {label!r}; the first are {first}") from None
 
     def name(self, number: int) -> str:
-        """Return what messages call a node: ``node 3``, or its label."""
+        """Return the name of a node for messages: ``node 3``, or its label."""
         return f"node {number if self.labels is None else self.labels[number]!r}"
 
     def nodes(self, chosen: Any) -> Int[Tensor, " chosen"]:
-        """Read nodes by number, from a tensor or array of numbers, a mask, or a list of labels."""
+        """Return node numbers for a tensor or array of numbers, a mask, or a list of labels."""
         if not isinstance(chosen, (Tensor, np.ndarray)):
             if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
                 raise ValueError(f"expected a list of nodes, got {chosen!r}")
@@ -67,9 +67,9 @@ class LabelledGraph:
         return found.to(self.graph.device, torch.long)
 
     def with_signals(self, values: Any) -> tuple[Graph, Tensor]:
-        """Return the graph and numbers on its nodes in types that hold both: neither is rounded to fewer digits.
+        """Return the graph and values on its nodes, with the graph's dtype widened if necessary, so that neither is rounded.
 
-        A mapping gives numbers to some labels, and zero to all other nodes.
+        A mapping gives values for some labels; all other nodes get zero.
         """
         if isinstance(values, Mapping):
             x = torch.zeros(self.graph.num_nodes, dtype=torch.float64)
@@ -84,7 +84,7 @@ class LabelledGraph:
         return derived(self.graph, wide, lambda: self.graph.to(dtype=wide)), x
 
     def pairs(self, pairs: Any) -> Int[Tensor, "pairs 2"]:
-        """Read pairs of nodes by number, from a tensor, an array or a list of pairs of labels."""
+        """Return node numbers for a tensor, an array or a list of pairs of labels."""
         if isinstance(pairs, (Tensor, np.ndarray)):
             found = torch.as_tensor(pairs)
         else:
@@ -107,17 +107,17 @@ class LabelledGraph:
 
 @dataclass(frozen=True, eq=False)
 class NamedGraph(LabelledGraph):
-    """A graph from a file, in which every node has a name, and remarks on how it was read."""
+    """A graph read from a file, in which every node has a name, with remarks on how it was read."""
 
     labels: Sequence[str] = ()
     notes: tuple[str, ...] = ()
 
 
 def as_graph(graph: Any, *, resistance: Any = None, conductance: Any = None, signed: bool = False) -> LabelledGraph:
-    """Read a graph in any of the usual forms, with labels; one with negative resistances is refused unless ``signed``.
+    """Convert a graph in any supported form to a labelled graph; negative resistances are rejected unless ``signed``.
 
     Weights are given by keyword and never guessed: the name of an edge attribute for networkx and PyG, ``"entries"`` for a
-    matrix, one number per edge for a list of edges. A :class:`Graph` has its own.
+    matrix, one number per edge for a list of edges. A :class:`Graph` already has resistances.
 
     >>> as_graph([("home", "shop"), ("shop", "park")], resistance=[1.0, 2.0]).labels
     ['home', 'shop', 'park']
@@ -151,7 +151,7 @@ def _read(graph: Any, weights: dict[str, Any]) -> LabelledGraph:
 
 
 def _entries(matrix: Any, resistance: Any, conductance: Any) -> str:
-    """Find out what the values of a matrix are, by the keyword that says ``"entries"``."""
+    """Return what the values of a matrix are, from the keyword whose value is ``"entries"``."""
     given = {name: value for name, value in (("resistance", resistance), ("conductance", conductance)) if value is not None}
     if not given:
         if matrix.nnz and not np.all(matrix.tocoo().data == 1):
@@ -165,7 +165,7 @@ def _entries(matrix: Any, resistance: Any, conductance: Any) -> str:
 
 
 def _from_list(edges: list[Any], weights: dict[str, Any]) -> LabelledGraph:
-    """Read a list of pairs: of numbers, or of labels, numbered in the order of their first appearance."""
+    """Convert a list of pairs of numbers or labels; labels are numbered in order of first appearance."""
     for edge in edges:
         if isinstance(edge, (str, bytes)) or not isinstance(edge, (Sequence, np.ndarray, Tensor)) or len(edge) != 2:
             raise ValueError(f"expected {FORMS}; an edge is a pair of nodes, got {edge!r}")

@@ -15,21 +15,21 @@ from ohmformer import native
 from ohmformer.graph.ragged import Spans, kept
 
 BLOCK = 4096
-"""Rows that are worked on at once where several passes are made, so that they stay in the cache."""
+"""Number of rows processed at a time in multi-pass loops, so that they stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout:
-    """Edges and nodes of one graph or of many side by side, their components, and signals on their nodes."""
+    """The nodes and edges of one graph or of a batch, their components, and signals on the nodes."""
 
     edge_index: Int[Tensor, "2 edges"]
     """Each edge once, tail then head."""
     resistance: Float[Tensor, " edges"]
     batch: Int[Tensor, " nodes"]
-    """The graph each node belongs to, ascending."""
+    """Index of the graph of each node, ascending."""
     num_graphs: int = 1
     batched: bool = False
-    """Whether matrices carry a leading graph axis."""
+    """Whether matrices have a leading graph axis."""
     self_loops_dropped: int = 0
     signed: bool = False
     """Whether some resistances are negative."""
@@ -38,32 +38,32 @@ class Layout:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all graphs together."""
+        """Total number of nodes of all graphs."""
         return self.batch.shape[0]
 
     @property
     def num_edges(self) -> int:
-        """Edges of all graphs together, each counted once."""
+        """Total number of edges of all graphs, each counted once."""
         return self.edge_index.shape[1]
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors live."""
+        """The device of the tensors."""
         return self.resistance.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the resistances, and of every matrix made from them."""
+        """The dtype of the resistances, and of every matrix made from them."""
         return self.resistance.dtype
 
     @kept
     def nodes(self) -> Spans:
-        """Which nodes belong to which graph."""
+        """The range of nodes of each graph."""
         return Spans.of(torch.bincount(self.batch, minlength=self.num_graphs))
 
     @property
     def graph_sizes(self) -> Int[Tensor, " graphs"]:
-        """Nodes of each graph."""
+        """Number of nodes of each graph."""
         return self.nodes.counts
 
     @property
@@ -73,17 +73,17 @@ class Layout:
 
     @kept
     def edge_graph(self) -> Int[Tensor, " edges"]:
-        """The graph each edge belongs to."""
+        """Index of the graph of each edge."""
         return self.batch.index_select(0, self.edge_index[0])
 
     @kept
     def edge_counts(self) -> Int[Tensor, " graphs"]:
-        """Edges of each graph."""
+        """Number of edges of each graph."""
         return torch.bincount(self.edge_graph, minlength=self.num_graphs)
 
     @kept
     def components(self) -> Int[Tensor, " nodes"]:
-        """The connected component of every node, numbered from 0 over the whole batch."""
+        """Index of the connected component of each node, from 0 through the whole batch."""
         n, (tail, head) = self.num_nodes, self.edge_index.cpu().contiguous()
         if native.active() is not None:
             found = torch.empty(n, dtype=torch.long)
@@ -98,17 +98,17 @@ class Layout:
 
     @kept
     def num_components(self) -> int:
-        """Connected components of all graphs together; isolated nodes count."""
+        """Total number of connected components of all graphs; isolated nodes count."""
         return int(self.components.max()) + 1 if self.num_nodes else 0
 
     @kept
     def connected(self) -> bool:
-        """Whether every graph is connected; one without nodes counts as connected."""
+        """Whether every graph is connected; a graph without nodes counts as connected."""
         return self.num_components == int((self.graph_sizes > 0).sum())
 
     @kept
     def component_sizes(self) -> Int[Tensor, " components"]:
-        """Nodes of each component."""
+        """Number of nodes of each component."""
         return torch.bincount(self.components, minlength=self.num_components)
 
     @kept
@@ -123,37 +123,37 @@ class Layout:
 
     @kept
     def width(self) -> int:
-        """Nodes of the largest graph: the node axis of padded tensors."""
+        """Number of nodes of the largest graph: the length of the node axis of padded tensors."""
         return int(self.graph_sizes.max()) if self.num_graphs else 0
 
     @property
     def _slot(self) -> Int[Tensor, " nodes"]:
-        """Position of each node within its own graph."""
+        """Position of each node within its graph."""
         return self.nodes.within
 
     @kept
     def mask(self) -> Bool[Tensor, "*graphs width"]:
-        """True where a padded tensor holds a real node."""
+        """True where a padded tensor has a node, False on padding."""
         mask = torch.zeros(self.num_graphs, self.width, dtype=torch.bool, device=self.device)
         mask[self.batch, self._slot] = True
         return self._squeeze(mask)
 
     @kept
     def padded_components(self) -> Int[Tensor, "*graphs width"]:
-        """The component of every node of a padded tensor, -1 on padding."""
+        """Component of each node of a padded tensor, -1 on padding."""
         label = torch.full((self.num_graphs, self.width), -1, device=self.device)
         label[self.batch, self._slot] = self.components
         return self._squeeze(label)
 
     def pad(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "*graphs width features"]:
-        """Arrange node features of a batch as ``(graphs, nodes, features)``, zeros where there is no node."""
+        """Convert node features of a batch to ``(graphs, nodes, features)``, with zeros on padding."""
         if not self.batched:
             return x
         padded = x.new_zeros(self.num_graphs, self.width, x.shape[1])
         return padded.index_put((self.batch, self._slot), x)
 
     def unpad(self, x: Float[Tensor, "*graphs width features"]) -> Float[Tensor, "nodes features"]:
-        """Arrange padded features as one list of all nodes again, the inverse of :meth:`pad`."""
+        """Convert padded features back to one list of nodes; the inverse of :meth:`pad`."""
         return x[self.batch, self._slot] if self.batched else x
 
     def _squeeze(self, x: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class Layout:
         return sums / self.component_sizes[:, None].to(x.dtype)
 
     def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
-        """Subtract the mean over each component from ``x``; twice, as the first mean is rounded."""
+        """Subtract the mean over each component from ``x``; applied twice because the first mean is rounded."""
         for _ in range(2):
             x = x - self._means_on_nodes(x)
         return x
@@ -186,7 +186,7 @@ class Layout:
         return mean if len(mean) == 1 else mean[self.components]
 
     def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
-        """Return ``signals`` as ``(nodes, signals)`` of this graph's type, or raise a ValueError that says what is wrong."""
+        """Return ``signals`` as ``(nodes, signals)`` in the graph's dtype, or raise a ValueError that says what is wrong."""
         x = self._check_shape(as_numbers(signals))
         if x.numel() and not torch.isfinite(torch.stack(torch.aminmax(x.detach()))).all():
             raise ValueError("expected finite numbers on the nodes, got NaN or infinity")
@@ -201,7 +201,7 @@ class Layout:
         return x.to(self.device, self.dtype)
 
     def _sums(self, x: Float[Tensor, "nodes k"]) -> tuple[Float[Tensor, "components k"], Float[Tensor, " k"]]:
-        """The sum of every column over every component, and its largest absolute value."""
+        """Compute the sum of each column over each component, and the largest absolute value of each column."""
         if x.dtype != torch.float64 or x.device.type != "cpu" or native.active() is None:
             return self.component_means(x) * self.component_sizes[:, None], torch.maximum(x.amax(dim=0), -x.amin(dim=0))
         sums, largest = x.new_empty(2, self.num_components, x.shape[1]), x.new_empty(x.shape[1])
@@ -211,9 +211,9 @@ class Layout:
     def check_demands(
         self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
     ) -> Float[Tensor, "nodes demands"]:
-        """Return ``demands`` as ``(nodes, demands)``, or raise a ValueError if one does not sum to zero on each component.
+        """Return ``demands`` as ``(nodes, demands)``; raise a ValueError if one does not sum to zero on each component.
 
-        With ``center=True`` the component means are taken away instead.
+        With ``center=True`` the mean over each component is subtracted instead.
         """
         demands = as_numbers(demands)
         psi = self.check_signals(demands) if center else self._check_shape(demands)
@@ -236,7 +236,7 @@ class Layout:
 
 
 def as_numbers(values: Tensor | np.ndarray | Sequence[Any]) -> Tensor:
-    """Return numbers as a tensor, those of a list in float64; a ValueError if they are no numbers."""
+    """Convert numbers to a tensor, lists to float64; raise a ValueError for anything that is not numeric."""
     if isinstance(values, Tensor):
         return values
     try:

@@ -1,7 +1,7 @@
 """Power grids from MATPOWER's case files (.m): tables of numbers, and the few sums that such files do with them.
 
-Nothing is run: a statement that changes a table is either one of the forms ``mpc.bus(:, PD) = mpc.bus(:, PD) * pf`` with
-arithmetic on numbers, or refused with its line.
+No code is executed: a statement that changes a table must have a form like ``mpc.bus(:, PD) = mpc.bus(:, PD) * pf`` with
+arithmetic on numbers; any other is rejected with its line.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ COLUMNS = {
     "branch": ["F_BUS", "T_BUS", "BR_R", "BR_X", "BR_B", "RATE_A", "RATE_B", "RATE_C", "TAP", "SHIFT", "BR_STATUS"],
     "dcline": ["F_BUS", "T_BUS", "BR_STATUS", "PF", "PT", *["-"] * 10, "LOSS0", "LOSS1"],
 }
-"""Columns by MATPOWER's names for them, up to the last one that is read here."""
+"""MATPOWER's column names, up to the last column that is read."""
 REQUIRED = ("bus", "branch")
 USED = {name for names in COLUMNS.values() for name in names} - {"QMAX", "QMIN"}
 ISOLATED, REFERENCE = 4, 3
-"""Types of buses: out of service, and those whose angle is given and whose generators make up the balance."""
+"""Bus types: out of service, and reference (angle given, generators balance the power)."""
 
 _ASSIGNS = re.compile(r"\s*mpc\.(\w+)\s*(\([^=]*\))?\s*=(?!=)\s*(.*)")
 _SCALAR = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*([^;]*)")
@@ -37,37 +37,37 @@ _SCALED = re.compile(r"mpc\.(\w+)\(:,\s*(.*?)\)\s*([*/].*?);?\s*$")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A power grid as its file has it: every row, in service or not, with MATPOWER's columns and units."""
+    """A power grid as read from its file: all rows, in service or not, with MATPOWER's columns and units."""
 
     name: str
     base_mva: float
-    """Megawatts of one unit of power."""
+    """The base power in megawatts."""
     bus: Float[np.ndarray, "buses bus_columns"]
     gen: Float[np.ndarray, "generators gen_columns"]
     branch: Float[np.ndarray, "branches branch_columns"]
     dcline: Float[np.ndarray, "lines line_columns"]
     lines: dict[str, list[int]] = field(default_factory=dict, repr=False)
-    """By table, the line of the file that holds each row."""
+    """For each table, the line of the file that holds each row."""
 
     def place(self, table: str, row: int) -> str:
-        """Return what messages call a row, counted from 1."""
+        """Return the name of a row for messages, counted from 1."""
         line = f", line {self.lines[table][row]}" if table in self.lines else ""
         return f"row {row + 1} of mpc.{table}{line}"
 
     def column(self, table: str, name: str) -> Float[np.ndarray, " rows"]:
-        """Return a column of a table, by MATPOWER's name for it."""
+        """Return a column of a table by its MATPOWER name."""
         return getattr(self, table)[:, COLUMNS[table].index(name)]
 
 
 def read_case(path: Path) -> Case:
-    """Read a case file of version 2 whole."""
+    """Read a case file of version 2."""
     if not path.is_file():
         raise ValueError(f"expected a MATPOWER case file, there is no file {path}")
     return parse_case(path.read_bytes().decode("utf-8", "replace"), path.name)
 
 
 def parse_case(text: str, name: str) -> Case:
-    """Parse the text of a case file; errors call the file ``name``."""
+    """Parse the text of a case file; ``name`` is its name in errors."""
     tables: dict[str, np.ndarray] = {}
     places: dict[str, list[int]] = {}
     numbers: dict[str, float] = {}
@@ -81,7 +81,7 @@ def parse_case(text: str, name: str) -> Case:
                 try:
                     numbers[scalar[1]] = _arithmetic(scalar[2], numbers, tables)
                 except ValueError:
-                    numbers.pop(scalar[1], None)  # used by a statement that matters, it is missed there
+                    numbers.pop(scalar[1], None)  # forget it; a statement that needs it will fail
             continue
         target, part, value = assigned.groups()
         if part is not None:
@@ -100,7 +100,7 @@ def parse_case(text: str, name: str) -> Case:
 def _checked(
     name: str, tables: dict[str, np.ndarray], places: dict[str, list[int]], numbers: dict[str, float], last: int
 ) -> Case:
-    """The case, if its tables are there and wide enough and its buses and branches belong together."""
+    """Build the case after checking that its tables are complete and its buses and branches consistent."""
     for table, columns in COLUMNS.items():
         found = tables.get(table)
         if found is None and table in REQUIRED:
@@ -133,7 +133,7 @@ def _checked(
 def _table(
     first: str, number: int, lines: Iterator[tuple[int, str]], name: str, wanted: bool
 ) -> tuple[np.ndarray, list[int]] | None:
-    """The rows up to the closing bracket, which end with a semicolon or a line, and their lines."""
+    """Read the rows up to the closing bracket, separated by semicolons or line ends, and their line numbers."""
     rows: list[str] = []
     places: list[int] = []
     line, begin = first, number
@@ -164,7 +164,7 @@ def _table(
 
 
 def _skip_cells(value: str, lines: Iterator[tuple[int, str]]) -> None:
-    """Go on to the end of a list of texts, such as names of buses."""
+    """Skip to the end of a cell array of strings, such as bus names."""
     while not re.search(r"\}\s*;?\s*(%.*)?$", value):
         _, value = next(lines, (0, "}"))
 
@@ -172,7 +172,7 @@ def _skip_cells(value: str, lines: Iterator[tuple[int, str]]) -> None:
 def _change(
     tables: dict[str, np.ndarray], numbers: dict[str, float], target: str, part: str, value: str, where: str
 ) -> None:
-    """A statement that scales columns of a table by a number; others are refused unless they are about unused columns."""
+    """Apply a statement that scales columns of a table; reject all others unless they only concern unused columns."""
     columns = re.findall(r"\w+", part.partition(",")[2])
     if target not in COLUMNS or not USED.intersection(columns):
         return
@@ -204,7 +204,7 @@ _NAMES = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
 
 
 def _arithmetic(text: str, numbers: dict[str, float], tables: dict[str, np.ndarray]) -> float:
-    """Arithmetic on numbers, on names that have been given numbers, and on single entries of tables."""
+    """Evaluate arithmetic on numbers, named numbers and single table entries."""
 
     def value(node: ast.expr) -> float:
         match node:

@@ -15,7 +15,7 @@ from ohmformer.graph.graph import Graph
 from ohmformer.graph.labelled import NamedGraph
 
 ENTRIES = "entries"
-"""What ``--resistance`` and ``--conductance`` say to take a matrix's values."""
+"""The value of ``--resistance`` and ``--conductance`` that selects a matrix's values."""
 BOM = b"\xef\xbb\xbf"
 
 
@@ -30,11 +30,11 @@ def read_matrix(
     """Read a graph from a square matrix; row i is node i, counted from 0.
 
     Args:
-        contents: those of an .mtx or .npz file.
-        resistance: ``"entries"`` takes the values as resistances.
-        conductance: ``"entries"`` takes them as conductances; an entry of zero is no edge.
-        unit: give every edge one ohm, whatever the values are. Without any of the three all values must be 1.
-        symmetrize: take entries that stand on one side of the diagonal only, too.
+        contents: the contents of an .mtx or .npz file.
+        resistance: ``"entries"`` to take the values as resistances.
+        conductance: ``"entries"`` to take them as conductances; a zero entry is no edge.
+        unit: give every edge one ohm, whatever the values are. Without any of the three, all values must be 1.
+        symmetrize: also accept entries on only one side of the diagonal.
     """
     name = contents.name
     for flag, word in (("--resistance", resistance), ("--conductance", conductance)):
@@ -72,7 +72,7 @@ def read_matrix(
 
 
 def _entries(contents: Contents) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Rows, columns and values as they stand in the file, and the number of nodes."""
+    """Return the rows, columns and values of the file, and the number of nodes."""
     import scipy.io
     import scipy.sparse
 
@@ -96,7 +96,7 @@ def _entries(contents: Contents) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
 
 
 def _summed(row: np.ndarray, column: np.ndarray, value: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries that stand twice added up, as SciPy reads them, and zeros left out."""
+    """Add up duplicate entries, as SciPy does, and drop zeros."""
     import scipy.sparse
 
     matrix = scipy.sparse.coo_array((value, (row, column)), shape=(size, size)).tocsr()
@@ -116,7 +116,7 @@ def _check_distinct(row: np.ndarray, column: np.ndarray, size: int, contents: Co
 
 
 def _check_both_sides(row: np.ndarray, column: np.ndarray, size: int, contents: Contents) -> None:
-    """Refuse an entry that has nothing across the diagonal."""
+    """Raise a ValueError if an entry has no counterpart across the diagonal."""
     alone = np.flatnonzero(~np.isin(row * size + column, column * size + row))
     if len(alone):
         where = _place(contents, row, column, int(alone[0]))
@@ -132,7 +132,7 @@ def _place(contents: Contents, row: np.ndarray, column: np.ndarray, i: int) -> s
 
 
 def _line(data: bytes, row: int, column: int) -> int:
-    """The line of a Matrix Market file that holds an entry, or the one across the diagonal."""
+    """Return the line of a Matrix Market file that holds an entry or its transpose, or 0."""
     lines = [(i, line.split()) for i, line in enumerate(data.splitlines(), 1) if line.strip() and not line.startswith(b"%")]
     header = data.partition(b"\n")[0].lower()
     if b"array" in header:
@@ -144,12 +144,12 @@ def _line(data: bytes, row: int, column: int) -> int:
 
 
 def _size_line(data: bytes) -> int:
-    """The line of a Matrix Market file that says how large the matrix is."""
+    """Return the line of a Matrix Market file that holds the matrix size."""
     return next(i for i, line in enumerate(data.splitlines(), 1) if line.strip() and not line.startswith(b"%"))
 
 
 def _long_line(data: bytes) -> int:
-    """The first line of a Matrix Market file with more cells than its first line says, which SciPy would not read; or 0."""
+    """Return the first line of a Matrix Market file with more cells than its header declares, which SciPy ignores; or 0."""
     header, _, rest = data.partition(b"\n")
     cells = 1 if b"array" in header.lower() else 2 if b"pattern" in header.lower() else 3
     cells += b"complex" in header.lower()

@@ -1,8 +1,8 @@
 """What has been worked out about a graph, kept until the graph is gone or its resistances change.
 
-Spectra, factors, selected parts of a batch: whoever needs them asks :func:`recall`, which makes them the first time. A graph
-that comes in another form (networkx, SciPy, edges) is found again among the last few by its content, :func:`seen_before`.
-:func:`forget` drops what is kept.
+A cache of spectra, factors and selected parts of a batch: :func:`recall` computes a value on first use. A graph given in
+another form (networkx, SciPy, edges) is recognised by content among the last few, see :func:`seen_before`. :func:`forget`
+empties the cache.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 2**31
-"""Bytes that are kept for all graphs together; beyond, graphs that were not asked about for longest lose theirs."""
+"""Maximum number of cached bytes for all graphs; above it, values of the least recently used graphs are dropped."""
 FEW = 4
-"""Graphs in other forms that are found again by their content."""
+"""Number of graphs that :func:`seen_before` remembers."""
 LARGE = 400
-"""Nodes from which on graphs are looked for there: smaller ones are answered in less time."""
+"""Minimum number of nodes for :func:`seen_before`: smaller graphs are solved in less time than the search takes."""
 
 
 class _Known:
-    """What is known of one graph."""
+    """The cached values of one graph."""
 
     def __init__(self, resistance: Tensor) -> None:
         self.lock = RLock()
         self.resistance = resistance.clone()
-        self.values: dict[Hashable, tuple[bool, Any]] = {}  # whether it depends on the resistances, and what it is
+        self.values: dict[Hashable, tuple[bool, Any]] = {}  # name -> (whether it depends on the resistances, value)
         self.bytes = 0
         self.used = 0
 
     def meet(self, resistance: Tensor) -> None:
-        """Drop what depended on other resistances: they may have been changed in place."""
+        """Drop values that depend on the resistances if these have changed; they may have been modified in place."""
         if not torch.equal(self.resistance, resistance):
             self.resistance = resistance.clone()
             self.values = {what: found for what, found in self.values.items() if not found[0]}
@@ -63,17 +63,17 @@ def recall(
     weighted: bool = True,
     fits: Callable[[T], bool] | None = None,
 ) -> T:
-    """Return what is kept of a graph under the name ``what``; if there is nothing, call ``make()`` and keep its result.
+    """Return the cached value ``what`` of a graph; if there is none, call ``make()`` and cache its result.
 
-    Threads that ask at the same time wait for the one that makes it. It must not refer to the graph, which would then never
-    be dropped.
+    Concurrent callers wait for the one that computes the value. The value must not refer to the graph, which then would
+    never be freed.
 
     Args:
         graph: the graph or batch.
-        what: a name, with everything besides edges and resistances that it depends on.
-        make: makes it; tensors can be used everywhere, also if they were first asked for in ``inference_mode``.
-        weighted: whether it depends on the resistances.
-        fits: whether the one that is kept will do; another takes its place otherwise.
+        what: name of the value, including everything that it depends on besides edges and resistances.
+        make: computes the value, outside of ``inference_mode``, so that its tensors can be used anywhere.
+        weighted: whether the value depends on the resistances.
+        fits: whether a cached value is suitable; if not, it is computed again and replaced.
     """
     resistance = graph.resistance.detach()
     with _lock:
@@ -93,7 +93,7 @@ def recall(
 
 
 def remembered(graph: Graph, what: Hashable) -> Any:
-    """Return what :func:`recall` would find, or None."""
+    """Return the cached value that :func:`recall` would find, or None."""
     known = _known.get(graph)
     if known is None:
         return None
@@ -103,18 +103,18 @@ def remembered(graph: Graph, what: Hashable) -> Any:
 
 
 def derived(graph: Graph, what: Hashable, make: Callable[[], Graph]) -> Graph:
-    """Make a graph from another; the same object is returned the next time, unless a gradient goes through it."""
+    """Return a graph made from another one; it is cached unless a gradient flows through it."""
     differentiable = torch.is_grad_enabled() and graph.resistance.requires_grad
     return make() if differentiable else recall(graph, what, make)
 
 
 def some_graphs(graph: Graph, which: Tensor) -> Graph:
-    """Select some graphs of a batch; the selection is kept."""
+    """Select some graphs of a batch; the result is cached."""
     return derived(graph, ("some", which.cpu().numpy().tobytes()), lambda: graph.select(which))
 
 
 def seen_before(graph: Graph) -> Graph:
-    """Return an equal graph (edges and resistances) among the last few large ones, if there is one, else this graph."""
+    """Return an equal graph (edges and resistances) among the last few large ones, or else this graph."""
     if graph.resistance.requires_grad or graph.num_nodes < LARGE or graph.width < LARGE:
         return graph
     with _lock:
@@ -132,7 +132,7 @@ def _same(one: Graph, other: Graph) -> bool:
 
 
 def forget(graph: Graph | None = None) -> None:
-    """Drop what is kept of a graph, or of all graphs; the next question takes as long as the first."""
+    """Drop the cached values of a graph, or of all graphs; the next call takes as long as the first."""
     with _lock:
         if graph is None:
             _known.clear()
@@ -142,13 +142,13 @@ def forget(graph: Graph | None = None) -> None:
 
 
 def bytes_kept(graph: Graph) -> int:
-    """Count the bytes of the arrays that are kept of a graph."""
+    """Return the number of bytes of the cached arrays of a graph."""
     known = _known.get(graph)
     return 0 if known is None else known.bytes
 
 
 def _drop_oldest(newest: _Known) -> None:
-    """Keep no more than :data:`MOST` bytes."""
+    """Drop the values of the least recently used graphs until at most :data:`MOST` bytes are cached."""
     newest.bytes = _size(newest.values, set())
     with _lock:
         every = sorted(_known.values(), key=lambda known: known.used)
@@ -160,7 +160,7 @@ def _drop_oldest(newest: _Known) -> None:
 
 
 def _size(value: Any, seen: set[int]) -> int:
-    """Bytes of all arrays that a value holds, each counted once."""
+    """Return the number of bytes of all arrays in a value, each counted once."""
     if id(value) in seen or isinstance(value, (int, float, str, type, ModuleType, torch.device, torch.dtype)):
         return 0
     seen.add(id(value))
@@ -177,7 +177,7 @@ def _size(value: Any, seen: set[int]) -> int:
 
 
 def _after_fork() -> None:
-    """The child of a fork has the caller's thread only, and nobody in it holds a lock."""
+    """Replace all locks in a forked child process, which has only the calling thread, so no lock is in use."""
     global _lock
     _lock = RLock()
     for known in list(_known.values()):

@@ -10,7 +10,7 @@ from ohmformer.graph.text_table import Row, is_number, read_rows
 
 
 def parse_nodes(lines: Iterable[str], name: str, delimiter: str | None, named: NamedGraph) -> list[str]:
-    """Read names of nodes, one a line; a first line that is no node, such as ``node``, is a header."""
+    """Read node names, one per line; a first line that is not a node, such as ``node``, is a header."""
     rows = read_rows(lines, name, delimiter)
     if rows and rows[0].cells[:1] == ["node"] and "node" not in named.labels:
         rows = rows[1:]
@@ -26,9 +26,9 @@ def parse_nodes(lines: Iterable[str], name: str, delimiter: str | None, named: N
 def parse_values(
     lines: Iterable[str], name: str, delimiter: str | None, named: NamedGraph
 ) -> tuple[dict[str, list[float]], list[str]]:
-    """Read values of nodes, and what their columns are called: a node and one or more numbers a line.
+    """Read values of nodes, and the names of their columns: each line has a node and one or more numbers.
 
-    A first line that has no number after its first cell names the columns.
+    A first line without numbers after its first cell names the columns.
     """
     rows = read_rows(lines, name, delimiter)
     header = bool(rows) and not any(map(is_number, rows[0].cells[1:]))

@@ -13,27 +13,27 @@ Place = tuple[float, float]
 UNIT = 100.0
 ROUNDS = 60
 LEAST, MOST_STRETCH = 0.6, 4.0
-"""Nodes closer than this many edges make the picture stretch, up to a limit."""
+"""If nodes are closer than this many edges the picture is stretched, at most by the second number."""
 
 
 def circle(n: int) -> list[Place]:
-    """Place nodes on a circle, the first one on top."""
+    """Place nodes on a circle, the first one at the top."""
     radius = UNIT / (2 * math.sin(math.pi / n)) if n > 2 else UNIT / 2
     turns = [2 * math.pi * i / max(n, 1) for i in range(n)]
     return [(radius * math.sin(t), -radius * math.cos(t)) for t in turns]
 
 
 def rows(n: int, width: int, *, turning: bool = False) -> list[Place]:
-    """Place nodes in rows from left to right; ``turning`` reverses every other row, so that a path stays connected."""
+    """Place nodes in rows from left to right; ``turning`` reverses every other row, so that paths stay connected."""
     cells = [divmod(i, width) for i in range(n)]
     return [(UNIT * (width - 1 - x if turning and y % 2 else x), UNIT * y) for y, x in cells]
 
 
 def least_stress(graph: Graph) -> list[Place]:
-    """Place nodes so that distances in the plane fit distances in the graph, component after component.
+    """Place nodes so that distances in the plane approximate distances in the graph, one component after the other.
 
-    Stress majorisation: for weights ``d_ij^-2`` every round solves ``L_w x = L_z z``, which never raises the stress. It
-    starts from classical scaling, so nothing is drawn at random.
+    Stress majorisation: with weights ``d_ij^-2`` every iteration solves ``L_w x = L_z z``, which never increases the stress.
+    It starts from classical scaling, so the result is deterministic.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import shortest_path
@@ -52,14 +52,14 @@ def least_stress(graph: Graph) -> list[Place]:
 
 
 def _scaled(distance: Float[np.ndarray, "m m"]) -> Float[np.ndarray, "m 2"]:
-    """Find points in the plane for a matrix of distances, widest from left to right."""
+    """Compute points in the plane from a matrix of distances, with the largest extent from left to right."""
     m = len(distance)
     if m == 1:
         return np.zeros((1, 2))
     centring = np.eye(m) - 1 / m
     values, vectors = np.linalg.eigh(-centring @ distance**2 @ centring / 2)
     points = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-3))
-    points += 1e-3 * np.column_stack([np.cos(np.arange(m)), np.sin(np.arange(m))])  # nodes that look alike must not coincide
+    points += 1e-3 * np.column_stack([np.cos(np.arange(m)), np.sin(np.arange(m))])  # alike nodes must not coincide
     away = distance + np.eye(m)
     weight = (1 - np.eye(m)) / away**2
     inverse = np.linalg.pinv(np.diag(weight.sum(1)) - weight)

@@ -20,23 +20,23 @@ from ohmformer.graph.matpower import ISOLATED, REFERENCE, Case, read_case
 class PowerGrid(NamedGraph):
     """The buses and branches of a case that are in service; a branch of reactance x and tap t has the resistance x t.
 
-    Left out are buses of type 4, branches that are switched off or lead to such a bus, and branches with equal ends. The
-    graph is signed where reactances are negative.
+    Buses of type 4, branches that are switched off or end at such a bus, and branches with equal ends are left out. The
+    graph is signed if reactances are negative.
     """
 
     case: Case = field(kw_only=True)
     bus: Int[np.ndarray, " nodes"] = field(kw_only=True)
-    """The row of every node in ``case.bus``."""
+    """Row in ``case.bus`` of each node."""
     branch: Int[np.ndarray, " edges"] = field(kw_only=True)
-    """The row of every edge in ``case.branch``."""
+    """Row in ``case.branch`` of each edge."""
     shift: Float[np.ndarray, " edges"] = field(kw_only=True)
-    """Angles of phase shifters, in radians."""
+    """Phase shift of each edge, in radians."""
     reference: Int[np.ndarray, " components"] = field(kw_only=True)
-    """The node of every component whose angle is given, and which makes up the balance."""
+    """Reference node of each component: its angle is given, and it balances the power."""
 
     @classmethod
     def of(cls, case: Case | Path | str) -> PowerGrid:
-        """Make the grid of a case, or of its file."""
+        """Build the grid from a case or from its file."""
         case = case if isinstance(case, Case) else read_case(Path(case))
         number = case.column("bus", "BUS_I")
         bus = np.nonzero(case.column("bus", "BUS_TYPE") != ISOLATED)[0]
@@ -61,9 +61,9 @@ class PowerGrid(NamedGraph):
         return cls(graph, labels, notes, case=case, bus=bus, branch=branch, shift=shift, reference=reference)
 
     def injection(self) -> Float[np.ndarray, " nodes"]:
-        """Compute the megawatts that every bus puts in: generators and DC lines less load and shunt conductance.
+        """Compute the megawatts injected at each bus: generators and DC lines minus load and shunt conductance.
 
-        A DC line takes ``PF`` out at its first bus and puts in ``PF - (LOSS0 + LOSS1 PF)`` at its second, as in MATPOWER.
+        A DC line extracts ``PF`` at its first bus and injects ``PF - (LOSS0 + LOSS1 PF)`` at its second, as in MATPOWER.
         """
         case, number = self.case, self.case.column("bus", "BUS_I")
         running = np.where(case.column("gen", "GEN_STATUS") > 0, case.column("gen", "PG"), 0.0)
@@ -77,13 +77,13 @@ class PowerGrid(NamedGraph):
         return total[self.bus]
 
     def dc_lines(self) -> Int[np.ndarray, " lines"]:
-        """Find the rows of DC lines that are in service between buses that are."""
+        """Return the rows of DC lines that are in service between buses that are in service."""
         number, case = self.case.column("bus", "BUS_I")[self.bus], self.case
         ends = [np.isin(case.column("dcline", end), number) for end in ("F_BUS", "T_BUS")]
         return np.nonzero((case.column("dcline", "BR_STATUS") > 0) & ends[0] & ends[1])[0]
 
     def nodes_of(self, buses: Any) -> Int[np.ndarray, " chosen"]:
-        """Look up nodes by the numbers of their buses; a ValueError names one that is not in service."""
+        """Return nodes by bus number; raise a ValueError for a bus that is not in service."""
         number = self.case.column("bus", "BUS_I")[self.bus]
         asked = np.asarray(buses, dtype=np.float64).ravel()
         missing = asked[~np.isin(asked, number)]
@@ -92,9 +92,9 @@ class PowerGrid(NamedGraph):
         return rows_of(number, asked)
 
     def edges_of_rows(self, rows: Any, *, running: bool = False) -> Int[np.ndarray, " chosen"]:
-        """Look up edges by the rows of their branches, from 0, all of them for None; -1 where one is out of service.
+        """Return edges by the rows of their branches, from 0, or all edges for None; -1 if a branch is out of service.
 
-        With ``running`` such a branch is a ValueError.
+        With ``running`` such a branch raises a ValueError.
         """
         count = len(self.case.branch)
         asked = np.arange(count) if rows is None else np.asarray(rows).ravel()
@@ -109,11 +109,11 @@ class PowerGrid(NamedGraph):
         return found
 
     def branch_name(self, edge: int) -> str:
-        """Return what messages call an edge."""
+        """Return the name of an edge for messages."""
         return describe_branch(self.case, int(self.branch[edge]))
 
     def bridges(self) -> Int[np.ndarray, " bridges"]:
-        """Find the edges without which their island falls apart: those of a spanning tree that no other edge bypasses."""
+        """Find the bridges: edges of a spanning tree that no cycle contains, whose removal disconnects their island."""
         nodes = self.graph.num_nodes
         ends = np.sort(self.graph.edge_index.numpy(), axis=0)
         key, first, count = np.unique(ends[0] * nodes + ends[1], return_index=True, return_counts=True)
@@ -128,7 +128,7 @@ class PowerGrid(NamedGraph):
         top, up, level = list(range(nodes + 1)), parent.tolist(), depth.tolist()
 
         def highest(node: int) -> int:
-            """The upper end of the covered way up from a node."""
+            """Return the first node upwards, from a node, whose tree edge to its parent is in no cycle found so far."""
             while top[node] != node:
                 top[node] = node = top[top[node]]
             return node
@@ -144,19 +144,19 @@ class PowerGrid(NamedGraph):
 
 
 def rows_of(number: Float[np.ndarray, " buses"], asked: Float[np.ndarray, " asked"]) -> Int[np.ndarray, " asked"]:
-    """Find the rows of bus numbers, all of which are there."""
+    """Return the row of each bus number; all must exist."""
     order = np.argsort(number)
     return order[np.searchsorted(number[order], asked)]
 
 
 def describe_branch(case: Case, row: int) -> str:
-    """Return what messages call a branch."""
+    """Return the name of a branch for messages."""
     ends = (case.column("branch", end)[row] for end in ("F_BUS", "T_BUS"))
     return "branch {} (row {} of mpc.branch)".format("-".join(f"{n:.0f}" for n in ends), row + 1)
 
 
 def _references(case: Case, graph: Graph, bus: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """One node for every component: its reference bus, or else the first bus with a generator, or the first one."""
+    """Choose a node for each component: its reference bus, or else the first bus with a generator, or the first bus."""
     kind, number = case.column("bus", "BUS_TYPE")[bus], case.column("bus", "BUS_I")[bus]
     component = graph.components.numpy()
     rank = np.where(kind == REFERENCE, 0, np.where(kind == REFERENCE - 1, 1, 2))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class kept(cached_property):
-    """A cached property whose tensors can be used everywhere, also if they were first asked for in ``inference_mode``."""
+    """A cached property, computed outside of ``inference_mode`` so that its tensors can be used anywhere."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         @wraps(compute)
@@ -26,7 +26,7 @@ class kept(cached_property):
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """The items of graph g are rows ``start[g]`` to ``start[g + 1]`` of a flat list; a graph may have none.
+    """Ranges of a flat list: the items of graph g are rows ``start[g]`` to ``start[g + 1]``; a range may be empty.
 
     >>> nodes = Spans.of(torch.tensor([2, 0, 3]))
     >>> nodes.owner, nodes.within
@@ -39,56 +39,56 @@ class Spans:
 
     @classmethod
     def of(cls, counts: Int[Tensor, " graphs"]) -> Spans:
-        """Make spans of so many items for each graph."""
+        """Build the ranges from the number of items of each graph."""
         return cls(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
 
     def __len__(self) -> int:
-        """How many graphs there are."""
+        """Return the number of graphs."""
         return len(self.start) - 1
 
     @kept
     def counts(self) -> Int[Tensor, " graphs"]:
-        """Items of each graph."""
+        """Number of items of each graph."""
         return self.start.diff()
 
     @property
     def first(self) -> Int[Tensor, " graphs"]:
-        """The row of each graph's first item."""
+        """Row of each graph's first item."""
         return self.start[:-1]
 
     @kept
     def total(self) -> int:
-        """Items of all graphs together."""
+        """Total number of items of all graphs."""
         return int(self.start[-1])
 
     @kept
     def owner(self) -> Int[Tensor, " items"]:
-        """The graph of every item, ascending."""
+        """Index of the graph of each item, ascending."""
         graphs = torch.arange(len(self), device=self.start.device)
         return torch.repeat_interleave(graphs, self.counts, output_size=self.total)
 
     @kept
     def within(self) -> Int[Tensor, " items"]:
-        """The position of every item within its own graph."""
+        """Position of each item within its graph."""
         return torch.arange(self.total, device=self.start.device) - self.first[self.owner]
 
     def rows(self, which: Int[Tensor, " chosen"]) -> Int[Tensor, " rows"]:
-        """Find the rows of the chosen graphs' items, one graph after the other."""
+        """Return the rows of the chosen graphs' items, one graph after the other."""
         chosen = self.select(which)
         return chosen.within + self.start[which][chosen.owner]
 
     def select(self, which: Int[Tensor, " chosen"]) -> Spans:
-        """Make the spans of the chosen graphs' items once they lie side by side, in the order of ``which``."""
+        """Return the ranges of the chosen graphs' items after concatenation in the order of ``which``."""
         return Spans.of(self.counts[which])
 
     def split(self, x: Shaped[Tensor, "items ..."]) -> tuple[Shaped[Tensor, "count ..."], ...]:
-        """Split a flat list into what belongs to each graph."""
+        """Split a flat list into one part per graph."""
         return x.split(self.counts.tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """One square matrix per graph, each of its own size, in one flat list: graph by graph, row by row.
+    """Square matrices, one per graph and of its size, in one flat list: graph by graph, row by row.
 
     >>> pair = Matrices(torch.arange(5.0), torch.tensor([1, 2]))
     >>> len(pair), pair[1]
@@ -98,43 +98,43 @@ class Matrices:
 
     entries: Float[Tensor, " entries"]
     sizes: Int[Tensor, " graphs"]
-    """Rows of each matrix."""
+    """Number of rows of each matrix."""
 
     @kept
     def spans(self) -> Spans:
-        """Which entries belong to which graph."""
+        """The range of entries of each graph."""
         return Spans.of(self.sizes.square())
 
     def __len__(self) -> int:
-        """How many matrices there are."""
+        """Return the number of matrices."""
         return len(self.sizes)
 
     def __getitem__(self, graph: int) -> Float[Tensor, "nodes nodes"]:
-        """The matrix of one graph."""
+        """Return the matrix of one graph."""
         number = range(len(self))[graph]
         n, first = int(self.sizes[number]), int(self.spans.start[number])
         return self.entries[first : first + n * n].view(n, n)
 
     def split(self) -> list[Float[Tensor, "nodes nodes"]]:
-        """Split into the matrices one by one, as views."""
+        """Split into individual matrices, as views."""
         return [x.view(n, n) for x, n in zip(self.spans.split(self.entries), self.sizes.tolist(), strict=True)]
 
     @kept
     def nodes(self) -> Spans:
-        """Which rows belong to which graph, those of all graphs counted through."""
+        """The range of rows of each graph, numbered through all graphs."""
         return Spans.of(self.sizes)
 
     @kept
     def rows(self) -> Spans:
-        """Which entries belong to which row."""
+        """The range of entries of each row."""
         return Spans.of(self.sizes[self.nodes.owner])
 
     def at(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
-        """Look up the entries of pairs of nodes of one graph, by their numbers in the batch."""
+        """Return the entries ``(u, v)`` for pairs of nodes of the same graph, numbered as in the batch."""
         return self.entries[self.rows.first[u] + self.nodes.within[v]]
 
     def diagonal(self) -> Float[Tensor, " nodes"]:
-        """Return the diagonals, one after the other."""
+        """Return the diagonals of all matrices, concatenated."""
         return self.entries[self.rows.first + self.nodes.within]
 
     def sums(self) -> Float[Tensor, " graphs"]:
@@ -142,16 +142,16 @@ class Matrices:
         return self.entries.new_zeros(len(self)).index_add(0, self.spans.owner, self.entries)
 
     def to(self, dtype: torch.dtype) -> Matrices:
-        """Convert the entries to another type."""
+        """Convert the entries to another dtype."""
         return Matrices(self.entries.to(dtype), self.sizes)
 
     @property
     def padded_bytes(self) -> int:
-        """The bytes that :meth:`padded` will take: graphs times the square of the largest size times those of a number."""
+        """Bytes that :meth:`padded` allocates: graphs times the squared largest size times the bytes of a number."""
         return len(self) * (int(self.sizes.max()) if len(self) else 0) ** 2 * self.entries.itemsize
 
     def padded(self, *, most_bytes: int = 2**30) -> Float[Tensor, "graphs width width"]:
-        """Arrange all matrices in one tensor, zeros beyond a graph; refused if it takes more than ``most_bytes``."""
+        """Return all matrices as one tensor, padded with zeros; raise a ValueError if it takes more than ``most_bytes``."""
         if self.padded_bytes > most_bytes:
             limit, padded, ragged = (x / 2**30 for x in (most_bytes, self.padded_bytes, self.entries.nbytes))
             raise ValueError(
@@ -159,13 +159,13 @@ class Matrices:
                 f"{ragged:.3g} they take now; use .split(), or pass most_bytes="
             )
         width = int(self.sizes.max()) if len(self) else 0
-        place = self.nodes.owner * width**2 + self.nodes.within * width  # where every row begins
+        place = self.nodes.owner * width**2 + self.nodes.within * width  # offset of each row
         flat = self.entries.new_zeros(len(self) * width**2)
         return flat.index_copy(0, place[self.rows.owner] + self.rows.within, self.entries).view(len(self), width, width)
 
     @classmethod
     def join(cls, parts: Sequence[tuple[Int[Tensor, " chosen"], Matrices]], graphs: int) -> Matrices:
-        """Join the matrices of parts of a batch, each with the numbers of its graphs, in the order of the batch."""
+        """Join the matrices of parts of a batch, each given with its graph indices, in the order of the batch."""
         which, found = zip(*parts, strict=True)
         sizes = torch.cat([m.sizes for m in found]).new_zeros(graphs)
         for chosen, m in parts:
@@ -177,6 +177,6 @@ class Matrices:
 
     @classmethod
     def unpad(cls, padded: Float[Tensor, "graphs width width"], sizes: Int[Tensor, " graphs"]) -> Matrices:
-        """Take the matrices out of the upper left corners of padded ones."""
+        """Extract the matrices from the upper left corners of padded ones."""
         real = torch.arange(padded.shape[-1], device=padded.device) < sizes[:, None]
         return cls(padded[real[:, :, None] & real[:, None, :]], sizes)

@@ -29,17 +29,17 @@ DIAGONAL = ((1, 1), (1, -1))
 
 @dataclass(frozen=True, eq=False)
 class Raster(LabelledGraph):
-    """A graph whose nodes are cells, called ``(row, column)``; every question takes it."""
+    """A graph whose nodes are raster cells, labelled ``(row, column)``; accepted wherever a graph is."""
 
     cells: Int[Tensor, "rows columns"] = field(kw_only=True)
-    """The node of every cell, -1 where there is none."""
+    """Node of each cell, -1 if the cell has none."""
 
     @classmethod
     def of(cls, resistance: Any, neighbours: int = 4) -> Raster:
-        """Make a raster of resistances, NaN where there is no cell; differentiable if they are a tensor.
+        """Build a raster graph from cell resistances, NaN where there is no cell; differentiable if they are a tensor.
 
-        Two cells side by side are joined by the mean of their resistances, and with ``neighbours=8`` diagonal ones by the
-        square root of two times as much, as their centres are that much farther apart.
+        Adjacent cells are connected by the mean of their resistances. With ``neighbours=8`` diagonal neighbours are
+        connected by the square root of two times their mean, as their centres are that much farther apart.
         """
         if neighbours not in (4, 8):
             raise ValueError(f"expected neighbours=4 or neighbours=8, got {neighbours!r}")
@@ -68,7 +68,7 @@ class Raster(LabelledGraph):
         return cls(Graph(torch.cat(ends, dim=1), torch.cat(weights), batch), cells=cells)
 
     def number(self, label: Hashable) -> int:
-        """Look up the node of a cell ``(row, column)``, or return a node's own number, or raise a ValueError."""
+        """Return the node of a cell ``(row, column)``, or a node number unchanged, or raise a ValueError."""
         if not isinstance(label, Sequence) or len(label) != 2:
             return super().number(label)
         rows, columns = self.cells.shape
@@ -80,12 +80,12 @@ class Raster(LabelledGraph):
         return int(self.cells[row, column])
 
     def name(self, number: int) -> str:
-        """Return what messages call a node: ``cell (3, 4)``."""
+        """Return the name of a node for messages: ``cell (3, 4)``."""
         row, column = (self.cells == number).nonzero()[0].tolist()
         return f"cell ({row}, {column})"
 
     def nodes(self, chosen: Any) -> Int[Tensor, " chosen"]:
-        """Read nodes from a mask of rows and columns, or as for any graph."""
+        """Return node numbers from a mask of rows and columns, or from anything :class:`LabelledGraph` accepts."""
         if not isinstance(chosen, (Tensor, np.ndarray)) or tuple(chosen.shape) != tuple(self.cells.shape):
             return super().nodes(chosen)
         mask = torch.as_tensor(chosen).to(self.cells.device)
@@ -96,6 +96,6 @@ class Raster(LabelledGraph):
         return self.cells[mask]
 
     def image(self, values: Tensor) -> Tensor:
-        """Lay numbers of nodes, ``(nodes, ...)``, out as ``(rows, columns, ...)``; NaN where there is no cell."""
+        """Arrange values of nodes, ``(nodes, ...)``, as ``(rows, columns, ...)``; NaN where there is no cell."""
         image = values.new_full((*self.cells.shape, *values.shape[1:]), torch.nan)
         return image.index_put((self.cells >= 0).nonzero(as_tuple=True), values)

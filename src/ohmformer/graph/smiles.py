@@ -17,22 +17,22 @@ from ohmformer.graph.extras import require
 
 STEREO = str.maketrans("", "", "@/\\")
 BARE = re.compile(r"\[(C|N|O)(?:H2?)?\]")
-"""Atoms in brackets that say nothing but hydrogens, which without stereo marks would read as radicals."""
+"""Atoms in brackets with nothing but hydrogens, which would be read as radicals once stereo marks are removed."""
 
 
 def canonical(smiles: str) -> str:
-    """Convert to RDKit's canonical SMILES without stereo marks; a ValueError names text that is no molecule."""
+    """Convert to RDKit's canonical SMILES without stereo marks; raise a ValueError if it is not a molecule."""
     return canonical_molecule(smiles)[0]
 
 
 def bonds(smiles: str) -> tuple[int, list[tuple[int, int]]]:
-    """Count the atoms and list every bond once, as a pair of atoms, numbered as in the canonical SMILES."""
+    """Return the number of atoms and each bond once, as a pair of atoms, numbered as in the canonical SMILES."""
     molecule = canonical_molecule(smiles)[1]
     return molecule.GetNumAtoms(), [(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in molecule.GetBonds()]
 
 
 def clean(smiles: str) -> str:
-    """Remove stereo marks and needless brackets; of several fragments, the one with the longest text.
+    """Remove stereo marks and needless brackets; of several fragments, keep the one with the longest text.
 
     >>> clean("[C@@H](F)(Cl)Br.O")
     'C(F)(Cl)Br'
@@ -41,7 +41,7 @@ def clean(smiles: str) -> str:
 
 
 def canonical_molecule(smiles: str):
-    """Return the canonical SMILES and RDKit's molecule, numbered as in it."""
+    """Return the canonical SMILES and RDKit's molecule, with atoms in its order."""
     require("rdkit", "molecules")
     from rdkit import Chem, rdBase
 
@@ -55,9 +55,9 @@ def canonical_molecule(smiles: str):
 
 
 def read_smiles(path: Path, column: str = "smiles") -> Iterator[str]:
-    """Read the molecules of a file, one a line (.smi, .txt) or in a column of a table (.csv, .tsv), gzipped or not.
+    """Read molecules from a file, one per line (.smi, .txt) or in a column of a table (.csv, .tsv), gzipped or not.
 
-    A first line that is the column's name is a header; a table must have one.
+    A first line that equals ``column`` is a header; a table must have one.
     """
     import csv
 

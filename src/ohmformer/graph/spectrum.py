@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 @dataclass(frozen=True)
 class Spectrum:
-    """An interval ``[lmin, lmax]`` known to hold every *nonzero* eigenvalue of a Laplacian.
+    """An interval ``[lmin, lmax]`` known to contain every *nonzero* eigenvalue of a Laplacian.
 
     >>> Spectrum(0.5, 4.0).condition
     8.0
@@ -33,10 +33,10 @@ class Spectrum:
 def resistance_bounds(
     edges: Int[np.ndarray, "2 edges"], resistance: Float[np.ndarray, " edges"], component: Int[np.ndarray, " nodes"]
 ) -> Float[np.ndarray, " components"]:
-    """Bound the effective resistances within every component; zero where there is no edge.
+    """Bound the effective resistances within each component; zero for components without edges.
 
-    Resistance is at most the length of a path, so the sum of all resistances will do, and so will twice the largest distance
-    from one node. Small components that are nearly trees are spared the search for it: the sum is not much more.
+    An effective resistance is at most the length of a path, so both the sum of all resistances and twice the largest
+    distance from one node are bounds. For small components that are nearly trees only the sum is used, not much larger.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
@@ -47,7 +47,7 @@ def resistance_bounds(
         return total
     order = np.argsort(edges[0], kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(edges[0], minlength=nodes))])
-    lengths = csr_array((resistance[order], edges[1][order], start), shape=(nodes, nodes))  # parallel edges stay apart
+    lengths = csr_array((resistance[order], edges[1][order], start), shape=(nodes, nodes))  # parallel edges stay separate
     roots = np.full(components, nodes)
     np.minimum.at(roots, component, np.arange(nodes))
     distance = dijkstra(lengths, directed=False, indices=roots, min_only=True)

@@ -11,19 +11,19 @@ SEPARATORS = {"tab": "\t", "space": None}
 """Separators by name; None is any white space."""
 SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", None: "white space"}
 SAMPLE = 20
-"""Lines that are looked at to tell a wrong separator."""
+"""Number of lines that are examined to detect a wrong separator."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of one line."""
+    """The cells of a line."""
 
     line: int
     cells: list[str]
 
 
 def separator(sep: str) -> str | None:
-    """Turn ``,``, ``;``, ``tab``, ``space`` or any single character into a separator; None is any white space."""
+    """Convert ``,``, ``;``, ``tab``, ``space`` or any single character to a separator; None is any white space."""
     if sep in SEPARATORS:
         return SEPARATORS[sep]
     if len(sep) != 1 or sep in '"\r\n':
@@ -50,7 +50,7 @@ def decode(data: bytes, name: str) -> str:
 
 
 def guess_separator(lines: Iterable[str]) -> str | None:
-    """Guess the separator of text without a suffix: what every line has equally often, or white space."""
+    """Guess the separator of text without a suffix: a character that occurs equally often in all lines, or white space."""
     sample = _sample(lines)
     for other in ("\t", ";", ","):
         if sample and len(counts := {line.count(other) for line in sample}) == 1 and 0 not in counts:
@@ -59,9 +59,9 @@ def guess_separator(lines: Iterable[str]) -> str | None:
 
 
 def find_separator(lines: Iterable[str], name: str, delimiter: str | None) -> str | None:
-    """Find the separator: the suffix's, or another that all first lines have, if not all of them have the suffix's.
+    """Return the suffix's separator, or another that all of the first lines have, if some of them lack the suffix's.
 
-    A ValueError where they have both, as ``a;b;1,5`` in a .csv file.
+    Raise a ValueError if both are plausible, as for ``a;b;1,5`` in a .csv file.
     """
     sample = _sample(lines)
     own = {len(line.split()) - 1 if delimiter is None else line.count(delimiter) for line in sample}
@@ -69,7 +69,7 @@ def find_separator(lines: Iterable[str], name: str, delimiter: str | None) -> st
         counts = {line.count(other) for line in sample}
         if not sample or other == delimiter or 0 in counts or (len(counts) > 1 and own != {0}):
             continue
-        if 0 in own and len(counts) == 1:  # a line without the suffix's
+        if 0 in own and len(counts) == 1:  # a line without the suffix's separator
             return other
         if delimiter == "\t" and len(own) == 1 and own != {0}:
             continue
@@ -84,7 +84,7 @@ def find_separator(lines: Iterable[str], name: str, delimiter: str | None) -> st
 
 
 def read_rows(lines: Iterable[str], name: str, delimiter: str | None) -> list[Row]:
-    """Split lines into cells without blanks around them; empty lines and lines that begin with # are left out."""
+    """Split lines into stripped cells; empty lines and lines that begin with # are skipped."""
     content = list(_content(lines))
     if delimiter is None:
         return [Row(i, line.split()) for i, line in content if line.strip()]
@@ -103,7 +103,7 @@ def read_rows(lines: Iterable[str], name: str, delimiter: str | None) -> list[Ro
 
 
 def is_number(cell: str) -> bool:
-    """Tell whether a cell is a number as this library reads them: no underscores."""
+    """Tell whether a cell is a number; unlike in Python, underscores are not allowed."""
     try:
         float(cell)
     except ValueError:
@@ -112,7 +112,7 @@ def is_number(cell: str) -> bool:
 
 
 def _content(lines: Iterable[str], most: int | None = None) -> Iterable[tuple[int, str]]:
-    """Lines with their numbers, without empty ones and comments."""
+    """Yield numbered lines, without empty lines and comments."""
     found = 0
     for i, line in enumerate(lines, 1):
         if line.strip(" \r\n") and not line.lstrip().startswith("#"):
@@ -123,7 +123,7 @@ def _content(lines: Iterable[str], most: int | None = None) -> Iterable[tuple[in
 
 
 def _sample(lines: Iterable[str]) -> list[str]:
-    """The first lines, without quoted cells."""
+    """Return the first lines, with quoted cells removed."""
     return [re.sub(r'"[^"]*"', "", line.rstrip("\r\n")) for _, line in _content(lines, SAMPLE)]
 
 

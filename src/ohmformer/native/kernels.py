@@ -1,7 +1,7 @@
 """The table of kernels: what each one answers for, what it takes, and how large its inputs may be.
 
-Every kernel is a C function in ``native/src`` whose first argument is a number of threads and which returns zero, one if
-there is no memory, or two if it was told to end. ``kernel.h`` repeats the limits for the compiler.
+Every kernel is a C function in ``native/src`` whose first argument is the number of threads. It returns 0, or 1 if memory
+is exhausted, or 2 if it was stopped. ``kernel.h`` repeats the limits for the compiler.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WHOLE, SINGLE, DOUBLE, ARRAY = (ctypes.c_int64,), (ctypes.c_float,), (ctypes.c_double,), (ctypes.c_void_p,)
-"""Types of arguments, each a tuple of one: ``2 * WHOLE + 3 * ARRAY`` is two whole numbers and three tensors."""
+"""Argument types, each a tuple of one: ``2 * WHOLE + 3 * ARRAY`` is two integers and three tensors."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function.
+    """A C function.
 
     Attributes:
         answers_for: what it computes, in one sentence.
-        source: the file that holds it.
+        source: the source file.
         arguments: the types of its arguments after the number of threads.
-        limits: the largest inputs it is written for, by name; whoever calls it checks them.
-        long: whether it may take seconds, and then ends early if it is told to; its first argument is a number of nodes.
+        limits: the largest inputs it supports, by name; callers must check them.
+        long: whether it may take seconds and can be stopped early; its first argument is then the number of nodes.
     """
 
     answers_for: str
@@ -238,4 +238,4 @@ KERNELS: dict[str, Kernel] = {
         {"channels": 16},
     ),
 }
-"""Every kernel by the name of its C function."""
+"""All kernels by the name of their C function."""

@@ -17,26 +17,26 @@ from typing import Any
 from ohmformer.native.kernels import KERNELS
 
 FOLDER = Path(__file__).parent / "lib"
-"""Where the build puts the libraries, one for an instruction set."""
+"""Where the build puts the libraries, one per instruction set."""
 VARIABLE = "OHMFORMER_NATIVE"
 OFF = "off"
 INSTRUCTION_SETS = {"baseline": 1, "neon": 1, "avx2": 2, "avx512": 4}
-"""Instruction sets from slowest to fastest, each with its bit in what the C function ``processor_sets`` returns."""
+"""Instruction sets from slowest to fastest, each with its bit in the result of the C function ``processor_sets``."""
 NO_LIBRARY = "the package was built without a C compiler"
 
 STOPPED = 2
-"""What a kernel returns that was told to end."""
+"""Return value of a kernel that was stopped."""
 LONG = 10_000
-"""Nodes from which on long kernels run on a thread of their own: it costs 0.1 ms, and they take longer."""
+"""Minimum number of nodes for running a long kernel on its own thread, which costs 0.1 ms, less than the kernel takes."""
 OFTEN = 0.1
-"""Seconds between two looks at whether to end."""
+"""Seconds between two checks whether to stop."""
 
 _poll: ContextVar[Callable[[], bool | None] | None] = ContextVar("ohmformer_poll", default=None)
 _chosen: ContextVar[str | None] = ContextVar("ohmformer_native", default=None)
 
 
 class Stopped(Exception):
-    """A kernel ended early, as :func:`polled` said so."""
+    """Raised when a kernel was stopped by the function given to :func:`polled`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Library:
     functions: ctypes.CDLL = field(repr=False)
 
     def call(self, name: str, *values: Any) -> None:
-        """Run a kernel with as many threads as torch has; tensors are passed as addresses, None as a null pointer."""
+        """Run a kernel on as many threads as torch uses; tensors are passed as addresses, None as a null pointer."""
         import torch
 
         expected = len(KERNELS[name].arguments)
@@ -65,10 +65,10 @@ class Library:
             raise MemoryError(f"expected memory for {name} of {values[0]} graphs or nodes, there is none")
 
     def _run_beside(self, run: Callable[[], int], values: tuple[Any, ...]) -> int:
-        """Run a kernel on a thread of its own, so that this one hears of Ctrl-C and of :func:`polled`, and can end it."""
+        """Run a kernel on its own thread, so that this one can handle Ctrl-C and :func:`polled` and stop it."""
         flag, done, poll, result = ctypes.c_int32(0), Event(), _poll.get(), []
 
-        def work(inputs: tuple[Any, ...] = values) -> None:  # which stay alive as long as the kernel runs
+        def work(inputs: tuple[Any, ...] = values) -> None:  # ``inputs`` keeps them alive while the kernel runs
             try:
                 self.functions.stop_when(ctypes.byref(flag))
                 result.append(run())
@@ -86,9 +86,9 @@ class Library:
 
 
 def active() -> Library | None:
-    """Return the library in use, or None where torch computes everything.
+    """Return the library in use, or None if torch computes everything.
 
-    It is the innermost :func:`used`, or what ``OHMFORMER_NATIVE`` says, or the best one there is.
+    It is that of the innermost :func:`used`, else that of ``OHMFORMER_NATIVE``, else the best available one.
     """
     name = _chosen.get()
     return _default() if name is None else _named(name, "the name of a library")
@@ -96,7 +96,7 @@ def active() -> Library | None:
 
 @contextmanager
 def used(name: str) -> Iterator[None]:
-    """Use one library inside the ``with``, or torch for ``"off"``; other threads and contexts keep theirs.
+    """Use one library inside the ``with`` block, or torch for ``"off"``; other threads and contexts are not affected.
 
     Args:
         name: ``"off"``, or one of :func:`available`.
@@ -111,7 +111,7 @@ def used(name: str) -> Iterator[None]:
 
 @contextmanager
 def polled(stop: Callable[[], bool | None]) -> Iterator[None]:
-    """Ask ``stop`` every 0.1 s while a long kernel runs inside the ``with``; if it says True the kernel ends, by Stopped."""
+    """Call ``stop`` every 0.1 s while a long kernel runs inside the ``with``; if it returns True, raise :class:`Stopped`."""
     token = _poll.set(stop)
     try:
         yield
@@ -120,7 +120,7 @@ def polled(stop: Callable[[], bool | None]) -> Iterator[None]:
 
 
 def call(name: str, *values: Any) -> None:
-    """Run a kernel of the library in use, with as many threads as torch has; tensors are passed as addresses."""
+    """Run a kernel of the library in use on as many threads as torch uses; tensors are passed as addresses."""
     library = active()
     if library is None:
         raise RuntimeError(f"expected a native library for {name}, got none: {describe()}")
@@ -134,7 +134,7 @@ def available() -> tuple[str, ...]:
 
 
 def describe() -> str:
-    """Say in one line which kernels are in use, and which others could be."""
+    """Describe in one line which kernels are in use and which others are available."""
     names = available()
     if not names:
         return f"native kernels: none, torch answers everything ({NO_LIBRARY})"
@@ -145,14 +145,14 @@ def describe() -> str:
 
 
 def enable() -> None:
-    """Do nothing, as kernels are used by default. Deprecated, to be removed in 0.3."""
+    """Do nothing: kernels are used by default. Deprecated, to be removed in 0.3."""
     message = "native.enable() does nothing any more: kernels are used by default, OHMFORMER_NATIVE=off turns them off"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
 
 
 @cache
 def _default() -> Library | None:
-    """The library of this process: what the environment says, or the best one there is."""
+    """Return the library of this process: the one that the environment selects, or the best available one."""
     wanted, names = os.environ.get(VARIABLE), available()
     if wanted:
         return _named(wanted, VARIABLE)
@@ -164,7 +164,7 @@ def _default() -> Library | None:
 
 
 def _named(name: str, what: str) -> Library | None:
-    """The library of this name, or None for ``off``; a ValueError says which names there are."""
+    """Return the library of this name, or None for ``off``; raise a ValueError that lists the valid names."""
     known, here = (OFF, *INSTRUCTION_SETS), available()
     if name == OFF:
         return None
@@ -182,7 +182,7 @@ def _path(name: str) -> Path:
 
 @cache
 def _processor() -> int:
-    """The bits of the instruction sets that this processor has, as the slowest library says; zero if there is no library."""
+    """Return the bits of the instruction sets of this processor, from the slowest library; zero if there is no library."""
     path = next((_path(name) for name in INSTRUCTION_SETS if _path(name).is_file()), None)
     if path is None:
         return 0
@@ -193,7 +193,7 @@ def _processor() -> int:
 
 @cache
 def _load(name: str) -> Library:
-    """A library whose functions know their arguments."""
+    """Load a library and declare the argument types of its functions."""
     functions = ctypes.CDLL(str(_path(name)))
     for symbol, kernel in KERNELS.items():
         function = getattr(functions, symbol)

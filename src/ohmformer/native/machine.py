@@ -18,25 +18,25 @@ def cache() -> Path:
 
 
 def processor() -> str:
-    """Return the processor's name, as Linux tells it, or what Python knows."""
+    """Return the processor's name as reported by Linux, or else by Python."""
     return _told("model name") or platform.processor() or platform.machine()
 
 
 def _told(name: str) -> str:
-    """What Linux says of the first processor under this name; nothing if it does not."""
+    """Return the value of this field for the first processor in ``/proc/cpuinfo``, or an empty string."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")
 
 
 def memory() -> int:
-    """Count the bytes that this process may take: the machine's, or what is left of its limits; zero if not known."""
+    """Return the bytes of memory that this process may use: the machine's, or less if it has limits; zero if unknown."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     group, mapped = Path("/sys/fs/cgroup/memory.max"), Path("/proc/self/statm")
     if group.exists() and (most := group.read_text().strip()).isdigit():
         found = min(found, int(most))
     if mapped.exists():
-        import resource  # which Windows lacks
+        import resource  # not available on Windows
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         left = limit - int(mapped.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -50,7 +50,7 @@ def today() -> str:
 
 
 def commit() -> str:
-    """Return the commit of the checkout that this file lies in, ``with changes`` if it has some, or the version."""
+    """Return the commit of the checkout that contains this file, plus ``with changes`` if it has any, or the version."""
     file = Path(__file__)
 
     def git(*words: str) -> str:
@@ -58,7 +58,7 @@ def commit() -> str:
         return done.stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", file.name)  # an environment may lie in a checkout of something else
+        git("ls-files", "--error-unmatch", file.name)  # the environment may lie in the checkout of another project
         changed = " with changes" if git("status", "--porcelain", "--", "../..") else ""
         return f"commit {git('rev-parse', '--short', 'HEAD')}{changed}"
     except (OSError, subprocess.CalledProcessError):
@@ -66,13 +66,13 @@ def commit() -> str:
 
 
 def one_line() -> str:
-    """Write commit, date, processor, cores and versions in one line, for a table to say where its numbers come from."""
+    """Describe commit, date, processor, cores and versions in one line, to accompany a table of measurements."""
     python = f"Python {platform.python_version()}, torch {version('torch')}"
     return f"{commit()}, {today()}, {processor()}, {os.cpu_count()} cores, {python}"
 
 
 def facts() -> dict[str, str]:
-    """List the same at length: system, memory, and the versions of the packages that do the work."""
+    """Return the same in detail: system, memory, and the versions of the main packages."""
     found = {
         "processor": processor(),
         "cores": str(os.cpu_count()),

@@ -1,7 +1,7 @@
 """Linear attention (equation ``e:linear_attn``), with several heads.
 
 The paper writes ``Attn(Z) = W^V Z Z^T W^Q^T W^K Z`` for features x nodes. With tokens as rows, ``X = Z^T``, this is
-``(X W_K^T)(X W_Q^T)^T (X W_V^T) = K Q^T V``: note that the paper's *key* is what asks and its *query* is what answers.
+``(X W_K^T)(X W_Q^T)^T (X W_V^T) = K Q^T V``: the paper's *key* is what is usually called query, and vice versa.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def linear_attention(
     key: Float[Tensor, "heads features features"],
     seen: Float[Tensor, "*graphs nodes features"] | None = None,
 ) -> Float[Tensor, "*graphs nodes features"]:
-    """Compute the ``sum over heads of K Q^T V``; queries and keys read ``seen`` if it is given, values always ``x``."""
+    """Compute ``K Q^T V``, summed over heads; queries and keys are made from ``seen`` if given, values always from ``x``."""
     per_head = x.unsqueeze(-3)
     compared = per_head if seen is None else seen.unsqueeze(-3)
     return apply_similarity(compared @ key.mT, compared @ query.mT, per_head @ value.mT).sum(-3)
@@ -26,7 +26,7 @@ def linear_attention(
 def apply_similarity(
     k: Float[Tensor, "*batch nodes width"], q: Float[Tensor, "*batch nodes width"], v: Float[Tensor, "*batch nodes out"]
 ) -> Float[Tensor, "*batch nodes out"]:
-    """Compute ``K Q^T V``: n x n similarities first if tokens are wide, width x out summaries first if they are many."""
+    """Compute ``K Q^T V`` as ``(K Q^T) V`` or ``K (Q^T V)``, whichever takes fewer multiplications."""
     if forming_is_cheaper(k.shape[-2], k.shape[-1], v.shape[-1]):
         return (k @ q.mT) @ v
     return k @ (q.mT @ v)

@@ -1,8 +1,8 @@
 """Named row blocks: how weights are written down before they are laid into a model.
 
 The paper's token matrix stacks rows ``Z = [B^T; Psi^T; Phi^T]``, and its weight matrices are nonzero in a few blocks
-only. Here a block has a name and a width, a weight matrix is a dictionary from ``(target, source)`` to a coefficient, and
-no construction contains an index range. The first block of the paper is always called ``"incidence"``.
+only. Here a block has a name and a width, and a weight matrix is a dictionary from ``(target, source)`` to a coefficient, so
+no construction needs index ranges. The first block of the paper is always called ``"incidence"``.
 
 >>> program = Program(
 ...     blocks={"incidence": "edges", "demand": "demands", "potential": "demands"},
@@ -38,7 +38,7 @@ Width = str | int
 Coefficient = int | float | tuple[float, ...] | Tensor
 """A multiple of the identity, a diagonal, or a full matrix (target x source)."""
 Blocks = Mapping[tuple[str, str], Coefficient]
-"""A weight matrix by its nonzero blocks, ``(target, source)`` to coefficient."""
+"""A weight matrix by its nonzero blocks: a mapping from ``(target, source)`` to coefficient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer, ``Z <- Z + sum over heads Attn(Z) + W^R Z``; an object that occurs twice in a program shares weights."""
+    """One layer, ``Z <- Z + sum over heads Attn(Z) + W^R Z``; the same object used twice in a program shares its weights."""
 
     heads: tuple[Head, ...] = ()
     skip: Blocks = field(default_factory=dict)
@@ -69,9 +69,9 @@ def _map_blocks(blocks: Blocks, change: Callable[[Any], Any]) -> Blocks:
 
 
 def similarity(left: str, right: str | None = None, *, by: Coefficient = 1.0) -> dict[str, Blocks]:
-    """Write down query and key of a head of similarity ``by * X_left X_right^T``, with ``right = left`` by default.
+    """Return query and key of a head with similarity ``by * X_left X_right^T``; ``right`` is ``left`` by default.
 
-    The product of both is all that matters, so the key carries the coefficient: ``S = (X W_K^T) (X W_Q^T)^T``.
+    Only their product matters, so the key carries the coefficient: ``S = (X W_K^T) (X W_Q^T)^T``.
     """
     right = left if right is None else right
     return {"query": {(left, right): 1.0}, "key": {(left, left): by}}
@@ -79,7 +79,7 @@ def similarity(left: str, right: str | None = None, *, by: Coefficient = 1.0) ->
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named block lies among the features of a token."""
+    """The position of each named block among the features of a token."""
 
     widths: dict[str, int]
 
@@ -95,11 +95,11 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """How many features a token has."""
+        """Number of features of a token."""
         return sum(self.widths.values())
 
     def pack(self, blocks: Mapping[str, Float[Tensor, "*graphs nodes _"]]) -> Float[Tensor, "*graphs nodes features"]:
-        """Put named blocks side by side, as tokens; a block that is not given is zero."""
+        """Concatenate named blocks into tokens; missing blocks are zero."""
         self.check(blocks)
         like = next(iter(blocks.values()))
         return torch.cat(
@@ -111,7 +111,7 @@ class Layout:
         return dict(zip(self.widths, tokens.split(list(self.widths.values()), dim=-1), strict=True))
 
     def check(self, blocks: Mapping[str, Tensor]) -> None:
-        """Raise a ValueError unless the given blocks are of this layout."""
+        """Raise a ValueError unless the given blocks fit this layout."""
         for name, x in blocks.items():
             if name not in self.widths:
                 raise ValueError(f"expected blocks among {', '.join(self.widths)}, got {name!r}")
@@ -119,7 +119,7 @@ class Layout:
                 raise ValueError(f"expected block {name!r} of width {self.widths[name]}, got {x.shape[-1]}")
 
     def matrix(self, blocks: Blocks) -> Float[Tensor, "features features"]:
-        """Write out a weight matrix, in float64."""
+        """Build a full weight matrix, in float64."""
         out = torch.zeros(self.total, self.total, dtype=torch.float64)
         for (target, source), coefficient in blocks.items():
             rows, columns = self[target], self[source]
@@ -127,14 +127,14 @@ class Layout:
         return out
 
     def matrices(self, several: Sequence[Blocks]) -> Float[Tensor, "heads features features"]:
-        """Write out the weight matrices of heads, in float64."""
+        """Build the full weight matrices of several heads, in float64."""
         if not several:
             return torch.zeros(0, self.total, self.total, dtype=torch.float64)
         return torch.stack([self.matrix(blocks) for blocks in several])
 
 
 def as_matrix(coefficient: Coefficient, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """Write out a coefficient as the matrix it stands for."""
+    """Convert a coefficient to the full matrix it represents."""
     value = torch.as_tensor(coefficient, dtype=torch.float64)
     if value.ndim == 2:
         if tuple(value.shape) != (rows, columns):
@@ -149,19 +149,19 @@ def as_matrix(coefficient: Coefficient, rows: int, columns: int) -> Float[Tensor
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Everything that makes a linear Transformer: its blocks, its layers, its normalisation."""
+    """A complete linear Transformer: its blocks, layers and normalisation."""
 
     blocks: Mapping[str, Width]
     layers: Sequence[Layer]
     normalization: Normalization = NONE
 
     def layout(self, *, nodes: int, edges: int, demands: int) -> Layout:
-        """Lay out the blocks for graphs of a given size."""
+        """Compute the positions of the blocks for graphs of a given size."""
         size = {"nodes": nodes, "edges": edges, "demands": demands}
         return Layout({name: width if isinstance(width, int) else size[width] for name, width in self.blocks.items()})
 
     def map_layers(self, change: Callable[[Layer], Any]) -> list[Any]:
-        """Apply ``change`` to every layer; a layer that occurs several times is changed once, and stays one object."""
+        """Apply ``change`` to every layer; a layer that occurs several times is changed once and remains shared."""
         changed: dict[int, Any] = {}
         for layer in self.layers:
             if id(layer) not in changed:
@@ -169,5 +169,5 @@ class Program:
         return [changed[id(layer)] for layer in self.layers]
 
     def then(self, other: Program) -> Program:
-        """Append another program, on the union of their blocks; the normalisation is the other's."""
+        """Append another program, on the union of their blocks and with the other's normalisation."""
         return Program({**self.blocks, **other.blocks}, (*self.layers, *other.layers), other.normalization)

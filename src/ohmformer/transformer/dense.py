@@ -2,8 +2,8 @@
 
     Z <- Z + sum over heads W^V Z Z^T W^Q^T W^K Z + W^R Z,   then a normalisation
 
-Weights grow with the square of the number of edges; it is here because the lemmas and Figures 1 and 2 are about it. Use
-:class:`~ohmformer.transformer.efficient.EfficientTransformer` for work.
+The number of weights grows with the square of the number of edges; the model is here because the lemmas and Figures 1 and 2
+are about it. In applications use :class:`~ohmformer.transformer.efficient.EfficientTransformer`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ohmformer.transformer.trace import Trace
 
 
 class DenseLayer(nn.Module):
-    """Weights of one layer: three stacks of heads and the skip matrix ``W^R``."""
+    """Weights of one layer: stacked value, query and key matrices of all heads, and the skip matrix ``W^R``."""
 
     def __init__(self, value: Tensor, query: Tensor, key: Tensor, skip: Tensor) -> None:
         super().__init__()
@@ -33,20 +33,20 @@ class DenseLayer(nn.Module):
 
     @classmethod
     def of(cls, layer: Layer, layout: Layout, dtype: torch.dtype) -> DenseLayer:
-        """Write out a layer of a program."""
+        """Build the full weight matrices of a layer of a program."""
         weights = [layout.matrices([getattr(head, kind) for head in layer.heads]) for kind in ("value", "query", "key")]
         return cls(*(w.to(dtype) for w in (*weights, layout.matrix(layer.skip))))
 
     def forward(
         self, x: Float[Tensor, "*graphs nodes features"], seen: Float[Tensor, "*graphs nodes features"]
     ) -> Float[Tensor, "*graphs nodes features"]:
-        """Compute ``X + Attn(X) + X W_R^T``, where queries and keys read ``seen``."""
-        skipped = x + x @ self.skip.mT  # first, so that W^R = -I empties a block before anything small is added to it
+        """Compute ``X + Attn(X) + X W_R^T``, with queries and keys computed from ``seen``."""
+        skipped = x + x @ self.skip.mT  # first, so that W^R = -I zeroes a block before small terms are added
         return skipped + linear_attention(x, self.value, self.query, self.key, seen)
 
 
 class LinearTransformer(nn.Module):
-    """The linear Transformer on tokens ``(..., nodes, features)``, learnable; leading axes are batches of graphs.
+    """The linear Transformer on tokens ``(..., nodes, features)``; weights are trainable, leading axes batches of graphs.
 
     >>> layout = Layout({"incidence": 3, "phi": 2})
     >>> model = LinearTransformer.random(layout, layers=2, heads=4, generator=torch.Generator().manual_seed(0))
@@ -61,12 +61,12 @@ class LinearTransformer(nn.Module):
         number = {key: i for i, key in enumerate(distinct)}
         self.layers = nn.ModuleList(distinct.values())
         self.order = tuple(number[id(layer)] for layer in layers)
-        """Which of ``layers`` runs when; a layer that is given several times shares its weights."""
+        """Indices into ``layers`` in the order of execution; a layer that is given several times shares its weights."""
         self.normalization = normalization
 
     @classmethod
     def of(cls, program: Program, layout: Layout, dtype: torch.dtype = torch.float64) -> LinearTransformer:
-        """Build the model of a program; layers that are one object in the program share their weights."""
+        """Build the model of a program; layers that are the same object in the program share their weights."""
         layers = program.map_layers(lambda layer: DenseLayer.of(layer, layout, dtype))
         return cls(layout, layers, program.normalization)
 
@@ -82,7 +82,7 @@ class LinearTransformer(nn.Module):
         scale: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> LinearTransformer:
-        """Draw Gaussian weights of standard deviation ``scale``, 1 / features unless given; ``W^R`` starts at zero."""
+        """Draw Gaussian weights of standard deviation ``scale``, 1 / features by default; ``W^R`` starts at zero."""
         h = layout.total
         scale = 1 / max(h, 1) if scale is None else scale
 

@@ -4,9 +4,9 @@
     Phi <- Phi + sum over heads S Phi W_V^T + Phi W_R^T
     B   <- A B,   A = (1 + alpha_R) I + sum over heads alpha_V S
 
-``B`` enters only as ``G = B B^T``, and ``G <- A G A^T``, so the edge axis is not part of the state. In every construction
-alpha_V = alpha_R = 0: then ``G`` stays the input Laplacian, ``S`` is never formed, and a layer is one product with ``G``
-per block that attention reads. Blocks of weights that a program leaves out cost nothing.
+``B`` enters only as ``G = B B^T``, with ``G <- A G A^T``, so the edge axis is not part of the state. In every construction
+alpha_V = alpha_R = 0: then ``G`` stays the input Laplacian, ``S`` is never formed, and a layer takes one product with ``G``
+per block that attention reads. Weight blocks that a program leaves out cost nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ohmformer.transformer.normalize import NONE, Normalization
 from ohmformer.transformer.trace import Trace
 
 GRAM = "gram"
-"""The name under which a trace keeps ``G``."""
+"""Name of ``G`` in a trace."""
 
 
 class EfficientTransformer(nn.Module):
-    """The efficient linear Transformer of a :class:`Program`; built and trained weights live here alike.
+    """The efficient linear Transformer of a :class:`Program`, for constructed and for trained weights.
 
-    All multiples of the identity are one parameter vector, ``scalars``; diagonals and full matrices are in ``tensors``.
+    All multiples of the identity are in one parameter vector, ``scalars``; diagonals and full matrices are in ``tensors``.
 
     >>> from ohmformer import Graph
     >>> model = EfficientTransformer.random({"phi": 3}, layers=2, generator=torch.Generator().manual_seed(0))
@@ -66,7 +66,7 @@ class EfficientTransformer(nn.Module):
         scale: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> EfficientTransformer:
-        """Draw Gaussian weights of deviation ``scale``, 1 / features unless given, for every scalar and every block."""
+        """Draw Gaussian weights of standard deviation ``scale``, 1 / features by default, for all scalars and blocks."""
         scale = 1 / max(sum(blocks.values()), 1) if scale is None else scale
 
         def draw(*shape: int) -> Tensor:
@@ -82,7 +82,7 @@ class EfficientTransformer(nn.Module):
         return cls(Program({INCIDENCE: "edges", **blocks}, [layer() for _ in range(layers)], normalization), dtype)
 
     def program(self) -> Program:
-        """Return the weights as they are now, block by block, from which another model can be built, dense or efficient."""
+        """Return the current weights by blocks; another model, dense or efficient, can be built from them."""
         values = [*self.scalars.tolist(), *(t.detach().clone() for t in reversed(list(self.tensors)))]
         layers = Program(self.blocks, self._layers).map_layers(lambda layer: map_layer(layer, values.__getitem__))
         return Program(self.blocks, layers, self.normalization)
@@ -108,14 +108,14 @@ class EfficientTransformer(nn.Module):
         incidence: Tensor | None = None,
         trace: bool = False,
     ) -> dict[str, Tensor] | Trace:
-        """Compute the named blocks after the last layer, or with ``trace=True`` after every layer, beside ``G``.
+        """Compute the named blocks after the last layer, or with ``trace=True`` after every layer, including ``G``.
 
         Args:
-            gram: ``G = B B^T``, ``(..., nodes, nodes)``; a sparse CSR matrix will do where neither weights nor
-                normalisation touch ``B``.
-            features: the blocks of Phi, ``(..., nodes, width)``; blocks that are not given start at zero.
+            gram: ``G = B B^T``, ``(..., nodes, nodes)``; may be a sparse CSR matrix if neither weights nor normalisation
+                change ``B``.
+            features: the blocks of Phi, ``(..., nodes, width)``; missing blocks start at zero.
             incidence: ``B`` itself, needed for l1 degrees only.
-            trace: keep every state.
+            trace: return every state.
         """
         state = self._start(features)
         coefficients = self._coefficients()
@@ -158,19 +158,19 @@ class EfficientTransformer(nn.Module):
         }
 
     def _coefficients(self) -> list[Any]:
-        """List all coefficients by index: scalars as numbers, or as 0-dimensional tensors where they are differentiated."""
+        """Return all coefficients by index: scalars as numbers, or as 0-dimensional tensors if they need derivatives."""
         scalars, tensors = self.scalars, list(self.tensors)[::-1]
         if not (torch.is_grad_enabled() and scalars.requires_grad):
             try:
                 if forward_ad.unpack_dual(scalars).tangent is None:
                     return [*scalars.tolist(), *tensors]
-            except RuntimeError:  # within vmap, where every copy of the model has scalars of its own
+            except RuntimeError:  # in vmap, where every copy of the model has its own scalars
                 pass
         return [*scalars.unbind(), *tensors]
 
 
 class _Step:
-    """One layer ready to run: its blocks grouped so that every product is made once. Coefficients come by index."""
+    """An executable layer: blocks are grouped so that no product is computed twice. Coefficients are passed by index."""
 
     def __init__(self, layer: Layer) -> None:
         self.heads = [_Attend(head) for head in layer.heads]
@@ -180,16 +180,16 @@ class _Step:
         self.evolves = self.alpha_skip is not None or any(head.alpha_value is not None for head in self.heads)
 
     def __call__(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Compute ``Phi + sum over heads S Phi W_V^T + Phi W_R^T``, and ``A`` in ``B <- A B``, or None if ``B`` stays.
+        """Compute ``Phi + sum over heads S Phi W_V^T + Phi W_R^T``, and ``A`` in ``B <- A B``, or None if ``B`` is fixed.
 
-        Blocks that nothing is added to are passed on as they are.
+        Blocks to which nothing is added are returned unchanged.
         """
         out: dict[str, Tensor | None] = dict(state)
         for name, i in self.skip_own:
             coefficient = coefficients[i]
             if not isinstance(coefficient, float):
                 out[name] = _add(state[name], coefficient, state[name])
-            elif coefficient == -1:  # the block is emptied
+            elif coefficient == -1:  # the block is set to zero
                 out[name] = None
             else:
                 out[name] = (1 + coefficient) * state[name]
@@ -215,7 +215,7 @@ class _Step:
 
 
 class _Attend:
-    """One head ready to run: ``S = alpha_K alpha_Q G + sum over slots K Q^T``."""
+    """An executable head: ``S = alpha_K alpha_Q G + sum over slots K Q^T``."""
 
     def __init__(self, head: Head) -> None:
         pair = (INCIDENCE, INCIDENCE)
@@ -226,7 +226,7 @@ class _Attend:
         self.slots = [(key[slot], query[slot]) for slot in key if slot in query]
 
     def prefers_similarity(self, state: dict[str, Tensor]) -> bool:
-        """Tell whether forming ``S`` saves products: it does if the blocks that are read are many or wide."""
+        """Tell whether forming ``S`` saves multiplications: it does if the blocks that are read are many or wide."""
         if self.alphas is not None or not self.slots:
             return False
         nodes = next(iter(state.values())).shape[-2]
@@ -248,7 +248,7 @@ class _Attend:
         return torch.zeros_like(x) if total is None else total
 
     def similarity(self, seen: Tensor, state: dict[str, Tensor], coefficients: Any) -> Tensor:
-        """Compute ``S``, which a layer that changes ``B`` needs."""
+        """Compute ``S`` explicitly, which a layer that changes ``B`` requires."""
         total = None
         if self.alphas is not None:
             key, query = self.alphas
@@ -263,7 +263,7 @@ class _Attend:
 
 
 def _grouped(blocks: Blocks, by: Literal["source", "target"]) -> dict[str, list[tuple[str, Any]]]:
-    """Group blocks other than the incidence's, as source -> [(target, coefficient)] or the other way round."""
+    """Group all blocks but the incidence's as source -> [(target, coefficient)], or by target."""
     groups: dict[str, list[tuple[str, Any]]] = {}
     for (target, source), coefficient in blocks.items():
         if target != INCIDENCE:
@@ -291,7 +291,7 @@ def _add(base: Tensor | None, coefficient: Any, x: Tensor) -> Tensor:
 
 
 def _store(scalars: list[float], tensors: list[Tensor], dtype: torch.dtype, coefficient: Coefficient) -> int:
-    """Append a coefficient to the list of its kind; its number there, which for tensors runs backwards from -1."""
+    """Append a coefficient to the list of its kind; return its index, which for tensors is -1, -2, ..."""
     if isinstance(coefficient, int | float):
         scalars.append(float(coefficient))
         return len(scalars) - 1

@@ -1,11 +1,11 @@
 """Normalise the state after each layer, as in sections 3.5, 4, 4.1 and appendix E of the paper.
 
-A policy acts on two parts, the incidence block ``B`` and the other blocks, ``Phi``. The efficient model knows ``B`` only
-through ``G = B B^T``; there ``|B|_F^2 = trace(G)``.
+A policy acts on two parts: the incidence block ``B``, and the other blocks, ``Phi``. The efficient model has ``B`` only
+as ``G = B B^T``; there ``|B|_F^2 = trace(G)``.
 
-Appendix E also scales what attention sees of ``B`` by degrees, ``B B^T`` becoming ``D^-1/2 B B^T D^-1/2``. The paper's
+In appendix E attention also scales ``B`` by degrees: ``B B^T`` becomes ``D^-1/2 B B^T D^-1/2``. The paper's
 degrees are ``D_ii = sum_j |B_ij|``, which it equates with ``L_ii``; they are equal for unit resistances and fixed ``B``
-only, so both are here: ``"l1"`` and ``"gram"``.
+only, so both are available: ``"l1"`` and ``"gram"``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Normalization:
-    """Which norms are set to one after every layer; what is zero stays zero."""
+    """Which norms are set to one after every layer; zeros stay zero."""
 
     incidence: Literal["none", "frobenius"] = "none"
     """``B <- B / |B|_F``."""
     features: Literal["none", "frobenius", "columns"] = "none"
     """``Phi <- Phi / |Phi|_F``, or every column of Phi (row of Z) divided by its own norm."""
     only: tuple[str, ...] | None = None
-    """The blocks that ``features`` is about; all but the incidence unless given."""
+    """The blocks that ``features`` applies to; by default all but the incidence."""
     degrees: Literal["none", "l1", "gram"] = "none"
-    """What attention divides ``B`` by: ``D^-1/2`` with ``D_ii = sum_j |B_ij|`` (l1) or ``(B B^T)_ii`` (gram)."""
+    """How attention scales ``B``: by ``D^-1/2`` with ``D_ii = sum_j |B_ij|`` (l1) or ``(B B^T)_ii`` (gram)."""
 
     def scale_incidence(self, incidence: Float[Tensor, "*graphs nodes edges"]) -> Float[Tensor, "*graphs nodes edges"]:
         """Normalise ``B``."""
@@ -56,7 +56,7 @@ class Normalization:
         return scaled
 
     def seen_incidence(self, incidence: Float[Tensor, "*graphs nodes edges"]) -> Float[Tensor, "*graphs nodes edges"]:
-        """Compute ``D^-1/2 B``, which queries and keys read instead of ``B``."""
+        """Compute ``D^-1/2 B``, from which queries and keys are computed instead of from ``B``."""
         if self.degrees == "none":
             return incidence
         degrees = incidence.abs() if self.degrees == "l1" else incidence.square()
@@ -65,7 +65,7 @@ class Normalization:
     def seen_gram(
         self, gram: Float[Tensor, "*graphs nodes nodes"], incidence: Float[Tensor, "*graphs nodes edges"] | None
     ) -> Float[Tensor, "*graphs nodes nodes"]:
-        """Compute ``D^-1/2 B B^T D^-1/2``; the l1 degrees are the one thing that needs ``B`` itself."""
+        """Compute ``D^-1/2 B B^T D^-1/2``; only l1 degrees require ``B`` itself."""
         if self.degrees == "none":
             return gram
         if self.degrees == "gram":

@@ -17,11 +17,11 @@ class Trace:
     states: Sequence[Mapping[str, Tensor]]
 
     def __getitem__(self, block: str) -> Float[Tensor, "states *graphs nodes _"]:
-        """One block through all layers, stacked; entry 0 is the input."""
+        """Return one block after every layer, stacked; entry 0 is the input."""
         return torch.stack([state[block] for state in self.states])
 
     def __len__(self) -> int:
-        """How many layers were run."""
+        """Return the number of layers."""
         return len(self.states) - 1
 
     @property

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define AHEAD 16 /* entries by which rows are asked for in advance */
+#define AHEAD 16 /* distance of prefetches, in entries */
 #define CHUNK 16 /* demands whose sums are kept in registers */
 #define SUMS 3
 
@@ -15,7 +15,7 @@ typedef struct {
     double *left, *sums;
 } Measure;
 
-/* One row, of `width` demands */
+/* Compute the residual and the sums of one row, for `width` demands */
 INLINE void measure_row(const int width, const Measure *a, int64_t i, int64_t at, double *sums) {
     const int64_t demands = a->demands;
     const double *psi = a->psi + demands * i + at, *phi = a->phi + at;
@@ -23,11 +23,11 @@ INLINE void measure_row(const int width, const Measure *a, int64_t i, int64_t at
     for (int c = 0; c < width; c++) own[c] = phi[demands * i + c], sum[c] = psi[c];
     for (int64_t e = a->start[i]; e < a->start[i + 1]; e++) {
         const double value = a->value[e], *other = phi + demands * a->column[e];
-        if (at == 0) { /* the whole row, some entries ahead */
+        if (at == 0) { /* prefetch the whole row, some entries ahead */
             const char *soon = (const char *)(phi + demands * a->column[e + AHEAD < a->entries ? e + AHEAD : e]);
             for (int64_t line = 0; line < 8 * demands; line += 64) __builtin_prefetch(soon + line, 0, 2);
         }
-        for (int c = 0; c < width; c++) { /* sum + rest is exact but for eps^2: rest takes what rounding would lose */
+        for (int c = 0; c < width; c++) { /* sum + rest is exact up to eps^2: rest collects the rounding errors */
             const double drop = own[c] - other[c], flow = value * drop, s = sum[c] - flow, part = s - sum[c];
             rest[c] += (sum[c] - (s - part)) + (-flow - part);
             sum[c] = s;
@@ -38,7 +38,7 @@ INLINE void measure_row(const int width, const Measure *a, int64_t i, int64_t at
         const double left = sum[c] + rest[c];
         a->left[demands * i + at + c] = left;
         sums[at + c] += left * left;
-        sums[demands + at + c] += energy[c] / 2; /* every edge is met at both ends */
+        sums[demands + at + c] += energy[c] / 2; /* every edge is visited from both ends */
         sums[2 * demands + at + c] += psi[c] * psi[c];
     }
 }
@@ -58,8 +58,8 @@ static int measure(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* left <- psi - L phi, given conductances by rows. For blocks of nodes that begin at `begin`, sums <- the squares of left, the energy
- * of phi, and the squares of psi, of every demand. Rows of `demands` numbers lie side by side. */
+/* left <- psi - L phi, with conductances stored by rows. For blocks of nodes that begin at `begin`, sums <- for every demand the
+ * squared norm of left, the energy of phi and the squared norm of psi. Rows have `demands` entries, stored contiguously. */
 EXPORT int ohm_measure(int64_t threads, int64_t blocks, int64_t demands, const int64_t *begin, const int32_t *start,
                        const int32_t *column, const double *value, const double *phi, const double *psi, double *left,
                        double *sums) {

@@ -9,7 +9,7 @@ static int64_t root_of(int64_t i, int64_t *above) {
     return i;
 }
 
-/* label <- the component of every node, numbered by their first nodes */
+/* label <- the component of every node; components are numbered by their first nodes */
 EXPORT int ohm_components(int64_t threads, int64_t nodes, int64_t edges, const int64_t *tail, const int64_t *head, int64_t *label) {
     (void)threads;
     for (int64_t i = 0; i < nodes; i++) label[i] = i;
@@ -19,11 +19,11 @@ EXPORT int ohm_components(int64_t threads, int64_t nodes, int64_t edges, const i
         else label[a] = b;
     }
     int64_t count = 0;
-    for (int64_t i = 0; i < nodes; i++) label[i] = label[i] == i ? count++ : label[label[i]]; /* which is smaller, and done */
+    for (int64_t i = 0; i < nodes; i++) label[i] = label[i] == i ? count++ : label[label[i]]; /* which is smaller, so final */
     return 0;
 }
 
-#define CHUNK 16 /* columns that a thread adds up together */
+#define CHUNK 16 /* columns that a thread sums at a time */
 
 typedef struct {
     int64_t nodes, columns, components;
@@ -34,13 +34,13 @@ typedef struct {
 
 INLINE void add_up(const int width, const Sums *a, int64_t from) {
     double largest[CHUNK] = {0}, sum[CHUNK], rest[CHUNK];
-    for (int64_t i = 0; i < a->nodes;) { /* nodes that follow each other in one component */
+    for (int64_t i = 0; i < a->nodes;) { /* consecutive nodes of one component */
         const int64_t own = a->component[i];
         double *to = a->sums + a->columns * own + from, *lost = to + a->columns * a->components;
         memcpy(sum, to, width * sizeof *sum), memcpy(rest, lost, width * sizeof *rest);
         for (; i < a->nodes && a->component[i] == own; i++) {
             const double *x = a->x + a->columns * i + from;
-            for (int c = 0; c < width; c++) { /* sum + rest is exact but for eps^2 */
+            for (int c = 0; c < width; c++) { /* sum + rest is exact up to eps^2 */
                 const double s = sum[c] + x[c], part = s - sum[c];
                 rest[c] += (sum[c] - (s - part)) + (x[c] - part);
                 sum[c] = s;
@@ -63,8 +63,8 @@ static int add_columns(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* sums <- the sum of every column over every component, and what rounding has taken from it; largest <- the largest absolute value
- * of every column. */
+/* sums <- the sum of every column over every component, and its rounding error; largest <- the largest absolute value of every
+ * column. */
 EXPORT int ohm_sums(int64_t threads, int64_t nodes, int64_t columns, int64_t components, const int64_t *component, const double *x,
                     double *sums, double *largest) {
     const Sums a = {nodes, columns, components, component, x, sums, largest};

@@ -1,6 +1,6 @@
 /* The conductances of one small graph as a matrix, from its edges as PyG lists them: all in both directions or all once, in any order.
  *
- * It takes lists that are plainly right. Whatever has to be looked at more closely, or refused with a sentence, is left to the caller.
+ * Only lists that are clearly valid are accepted. All others are left to the caller, which checks them or reports an error.
  */
 #include "kernel.h"
 
@@ -8,11 +8,11 @@
 #include <string.h>
 
 #define NODES CONDUCTANCE_NODES
-#define LEAST 1e-250 /* conductances beyond these may lose digits where they are multiplied */
+#define LEAST 1e-250 /* products of conductances outside these limits may lose digits */
 #define MOST 1e250
 
-/* conductance (nodes, nodes) <- the sum over all edges between two nodes, each once, self-loops left out; weight: those of every pair,
- * ones if NULL; taken <- whether the list is plainly right: numbers of nodes, finite weights, equal ones in both directions */
+/* conductance (nodes, nodes) <- the sum over all edges between two nodes, each counted once, without self-loops; weight: one per
+ * pair, or NULL for ones; taken <- whether the list is clearly valid: node numbers, finite weights, equal ones in both directions */
 EXPORT int ohm_conductances(int64_t threads, int64_t nodes, int64_t pairs, const int64_t *u, const int64_t *v, const double *weight,
                             double *conductance, int64_t *taken) {
     (void)threads;

@@ -1,7 +1,7 @@
 /* Eigenvalues and eigenvectors of many small symmetric matrices, several side by side in the lanes of a vector.
  *
- * Householder's reflections make a matrix tridiagonal, QL steps with implicit shifts make that diagonal (the algorithms of EISPACK's
- * tred2 and tql2). All lanes go through the same steps; where one has nothing to do its rotations are the identity.
+ * Householder reflections make a matrix tridiagonal, then QL steps with implicit shifts make it diagonal (the algorithms of
+ * EISPACK's tred2 and tql2). All lanes take the same steps; a lane that has finished applies identity rotations.
  */
 #include "kernel.h"
 
@@ -16,9 +16,9 @@
 #else
 #define WIDE 2
 #endif
-#define STEPS 60 /* QL steps for one eigenvalue, at most; two or three are usual */
+#define STEPS 60 /* maximum number of QL steps per eigenvalue; two or three are usual */
 #define EPSILON 2.3e-16
-#define NOTHING 1e-100 /* of the largest entry: what is left of a zero by rounding, whose square is far from underflow above it */
+#define NOTHING 1e-100 /* of the largest entry: smaller ones are rounding errors, squares of larger ones far from underflow */
 
 typedef double Wide __attribute__((vector_size(8 * WIDE)));
 typedef int64_t Mask __attribute__((vector_size(8 * WIDE)));
@@ -27,10 +27,10 @@ typedef struct {
     int64_t graphs;
     const int64_t *order;       /* graphs by size */
     const int64_t *start, *edge_start;
-    const int64_t *u, *v;       /* nodes of every pair, in the order of their graphs */
+    const int64_t *u, *v;       /* nodes of every pair, in the order of the graphs */
     const double *off, *diagonal;
     float *values, *vectors;
-    const int64_t *place;       /* where the vectors of every graph begin */
+    const int64_t *place;       /* offset of the eigenvectors of every graph */
 } Eigen;
 
 INLINE Wide wide(double x) { return (Wide){0} + x; }
@@ -46,7 +46,7 @@ INLINE int any(Mask m) {
     return found != 0;
 }
 
-/* what counts as zero in a matrix of which the lower half is read */
+/* threshold below which an entry of a matrix counts as zero; only the lower half is read */
 static Wide negligible(int n, const Wide *a) {
     Wide largest = wide(1e-50);
     for (int i = 0; i < n; i++)
@@ -54,7 +54,8 @@ static Wide negligible(int n, const Wide *a) {
     return NOTHING * largest;
 }
 
-/* a (n, n), of which the lower half is read, becomes Q with Q^T a Q tridiagonal: d its diagonal, e[i] beside d[i - 1] and d[i] */
+/* Replace a (n, n), of which the lower half is read, by Q with Q^T a Q tridiagonal: d is its diagonal, e[i] is
+ * between d[i - 1] and d[i] */
 static void tridiagonal(int n, Wide *a, Wide *d, Wide *e, Wide nothing) {
     for (int i = n - 1; i > 0; i--) {
         Wide *row = a + i * n, h = wide(0), f = row[i - 1], sum = wide(0);
@@ -93,13 +94,13 @@ static void tridiagonal(int n, Wide *a, Wide *d, Wide *e, Wide nothing) {
     }
 }
 
-/* d and the columns z (n, n), one after the other, become eigenvalues and eigenvectors; e[i] lies beside d[i] and d[i + 1] */
+/* Replace d and the columns z (n, n), stored contiguously, by eigenvalues and eigenvectors; e[i] is between d[i] and d[i + 1] */
 static void diagonal(int n, Wide *d, Wide *e, Wide *z, Wide nothing) {
     for (int l = 0; l < n; l++)
         for (int step = 0; step < STEPS; step++) {
             Wide last = wide(n - 1), at = d[n - 1];
             Mask open = last >= 0;
-            for (int m = l; m < n - 1; m++) { /* up to where the matrix does not fall apart */
+            for (int m = l; m < n - 1; m++) { /* find the end of the unreduced block that begins at l */
                 const Mask ends = open & (size_of(e[m]) <= EPSILON * (size_of(d[m]) + size_of(d[m + 1])) + nothing);
                 last = choose(ends, wide(m), last), at = choose(ends, d[m], at);
                 open &= ~ends;
@@ -138,13 +139,13 @@ static void diagonal(int n, Wide *d, Wide *e, Wide *z, Wide nothing) {
         }
 }
 
-/* where the matrices of WIDE graphs are worked on; NULL if there is no memory */
+/* Allocate the workspace for WIDE graphs; NULL if out of memory */
 static Wide *workspace(void) {
     void *memory = NULL;
     return posix_memalign(&memory, 64, (2 * EIGEN_NODES * EIGEN_NODES + 2 * EIGEN_NODES) * sizeof(Wide)) ? NULL : memory;
 }
 
-/* the eigenvalues d of matrices (n, n) that lie at the beginning of a workspace, and their eigenvectors, one after the other */
+/* Compute the eigenvalues d of matrices (n, n) at the beginning of a workspace; return their eigenvectors, stored contiguously */
 static const Wide *solve(int n, Wide *matrix, Wide **d) {
     Wide *z = matrix + EIGEN_NODES * EIGEN_NODES, *e = z + EIGEN_NODES * EIGEN_NODES + EIGEN_NODES;
     *d = e - EIGEN_NODES;
@@ -158,7 +159,7 @@ static const Wide *solve(int n, Wide *matrix, Wide **d) {
     return z;
 }
 
-/* the spectrum of one lane, a graph of so many nodes, with ascending eigenvalues */
+/* Write the spectrum of one lane, a graph with `nodes` nodes, with ascending eigenvalues */
 static void write_lane(int lane, int n, int64_t nodes, const Wide *d, const Wide *z, float *values, float *vectors) {
     int ascending[EIGEN_NODES];
     for (int j = 0; j < nodes; j++) {
@@ -206,8 +207,8 @@ static int run(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* values (nodes), ascending in every graph, and vectors (nodes x nodes of every graph, one after the other) of matrices given by their diagonals and what every
- * pair adds on both sides of them. Returns one if there is no memory. */
+/* values (nodes) <- eigenvalues, ascending in every graph, and vectors <- eigenvectors (nodes x nodes of every graph, stored
+ * contiguously) of matrices given by their diagonals and the symmetric contribution of every pair. Returns 1 if out of memory. */
 EXPORT int ohm_eigen(int64_t threads, int64_t graphs, const int64_t *order, const int64_t *start, const int64_t *edge_start,
                      const int64_t *u, const int64_t *v, const double *off, const double *diagonal_entries, const int64_t *place,
                      float *values, float *vectors) {
@@ -215,8 +216,8 @@ EXPORT int ohm_eigen(int64_t threads, int64_t graphs, const int64_t *order, cons
     return share_out(threads, (graphs + WIDE - 1) / WIDE, 4, run, &a);
 }
 
-/* The spectrum of one graph of so many nodes with these conductances (nodes, nodes): of N = D^-1/2 L D^-1/2, or of L over its largest
- * degree, which is written to `unit`. Returns one if there is no memory. */
+/* Compute the spectrum of one graph with conductances (nodes, nodes): of N = D^-1/2 L D^-1/2, or of L divided by its largest
+ * degree, which is written to `unit`. Returns 1 if out of memory. */
 EXPORT int ohm_spectrum(int64_t threads, int64_t nodes, int64_t combinatorial, const double *conductance, float *values, float *vectors,
                         double *unit) {
     (void)threads;

@@ -1,9 +1,9 @@
 /* Sampled elimination of large graphs (an approximate Cholesky factor), and conjugate gradients that use it.
  *
- * Eliminating a node of conductance W with neighbours of conductances w_j would join every two of them by w_j w_k / W. Instead, with
- * the neighbours from the smallest conductance to the largest, each but the last is joined to one of those after it, drawn by
- * conductance, with w_j S_j / W where S_j is the sum of all after it: the same on average, and one edge fewer than before. So
- * edges are changed in place and there is no fill besides the factor itself.
+ * Exact elimination of a node of conductance W with neighbours of conductances w_j connects every two of them by w_j w_k / W. Here
+ * the neighbours are sorted by ascending conductance, and each but the last is connected by w_j S_j / W to one later neighbour,
+ * drawn with probability proportional to conductance; S_j is the sum of all later conductances. The expectation is the same, with
+ * one edge fewer than before, so edges are modified in place and there is no fill-in besides the factor itself.
  */
 #include "kernel.h"
 
@@ -13,7 +13,7 @@
 
 /* ------------------------------------------------------------------------------------------------ rows and distances */
 
-/* Neighbours and conductances by rows, and sums of the rows; node i is row place[i], or row i if place is null */
+/* Neighbours and conductances by rows, and sums of the rows; node i is row place[i], or row i if place is NULL */
 EXPORT int ohm_rows(int64_t threads, int64_t nodes, int64_t edges, const int64_t *tail, const int64_t *head,
                     const double *conductance, const int32_t *place, int32_t *start, int32_t *column, double *value,
                     double *diagonal) {
@@ -25,7 +25,7 @@ EXPORT int ohm_rows(int64_t threads, int64_t nodes, int64_t edges, const int64_t
         start[place ? place[head[e]] : head[e]]++;
     }
     int32_t sum = 0;
-    for (int64_t i = 0; i <= nodes; i++) start[i] = sum += start[i]; /* ends of rows, that move to where they begin */
+    for (int64_t i = 0; i <= nodes; i++) start[i] = sum += start[i]; /* ends of rows, which are moved to their beginnings below */
     for (int64_t e = edges - 1; e >= 0; e--) {
         const int32_t a = place ? place[tail[e]] : tail[e], b = place ? place[head[e]] : head[e];
         const int32_t of_a = --start[a], of_b = --start[b];
@@ -36,7 +36,7 @@ EXPORT int ohm_rows(int64_t threads, int64_t nodes, int64_t edges, const int64_t
     return 0;
 }
 
-/* The Laplacian in CSR from conductances by rows, diagonal first, and D^-1/2, zero where there is no edge */
+/* The Laplacian in CSR from conductances by rows, diagonal first, and D^-1/2, with zero for isolated nodes */
 EXPORT int ohm_laplacian(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, const double *value,
                          const double *degree, int32_t *first, int32_t *other, double *entry, double *root) {
     (void)threads;
@@ -50,8 +50,8 @@ EXPORT int ohm_laplacian(int64_t threads, int64_t nodes, const int32_t *start, c
     return 0;
 }
 
-/* Nodes by their distance from one of them; how many there are, or zero if the graph expands: an eighth of all nodes is so near
- * that four times as many with every edge would not yet be all. */
+/* Breadth-first search: nodes by their distance from `from`. Returns their number, or zero if the graph expands: an eighth of all
+ * nodes is within a distance d with 4^d smaller than the number of nodes. */
 static int64_t walk(int64_t from, int64_t nodes, const int32_t *start, const int32_t *column, int32_t *queue, int32_t *distance) {
     int64_t count = 1;
     queue[0] = from, distance[from] = 0;
@@ -64,7 +64,7 @@ static int64_t walk(int64_t from, int64_t nodes, const int32_t *start, const int
     return count;
 }
 
-/* On every component, the number of edges from a node that is far from another one; less than that, or -1, if the graph expands */
+/* distance <- for every component, distances from a peripheral node; incomplete, with -1 for missing ones, if the graph expands */
 EXPORT int ohm_distances(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, int32_t *queue,
                          int32_t *distance) {
     (void)threads;
@@ -72,7 +72,7 @@ EXPORT int ohm_distances(int64_t threads, int64_t nodes, const int32_t *start, c
     int64_t done = 0;
     while (done < nodes) {
         int64_t from = 0;
-        if (done) /* the next node that has not been met; the first node of a component is smaller than its others */
+        if (done) /* the next unvisited node; the first node of a component is its smallest */
             for (from = queue[done - 1]; distance[from] >= 0; from++) {}
         const int64_t count = walk(from, nodes, start, column, queue + done, distance);
         if (!count) return 0;
@@ -87,19 +87,19 @@ EXPORT int ohm_distances(int64_t threads, int64_t nodes, const int32_t *start, c
 
 /* ------------------------------------------------------------------------------------------------ the factor */
 
-#define EXACT 64    /* degrees that have a bucket of their own; of those above, eight buckets share every doubling */
+#define EXACT 64    /* degrees with a bucket of their own; above, there are eight buckets per power of two */
 #define BUCKETS 264
 
-/* One of the two ends of an edge, in the list of the node there; the other end is beside it, the numbers 2 e and 2 e + 1 */
+/* One of the two half-edges of an edge, 2 e and 2 e + 1, in the list of the node at its end */
 typedef struct {
     int32_t target, next;
-    double weight; /* zero once the edge is gone */
+    double weight; /* zero once the edge is removed */
 } End;
 
 typedef struct {
-    int32_t first, degree; /* of its ends, parallel edges included */
+    int32_t first, degree; /* of its half-edges, parallel edges included */
     int32_t bucket, before, after;
-    int32_t seen; /* its place among the neighbours of the node being eliminated, or -1 */
+    int32_t seen; /* its position among the neighbours of the node being eliminated, or -1 */
 } Node;
 
 typedef struct {
@@ -109,7 +109,7 @@ typedef struct {
 
 typedef struct {
     Node *node;
-    int32_t first[BUCKETS]; /* the node of every bucket that came last, which is the first to leave */
+    int32_t first[BUCKETS]; /* for every bucket the node that was inserted last and is removed first */
     int lowest;
 } Queue;
 
@@ -161,7 +161,7 @@ static void sort(Neighbour *list, int32_t count) {
     }
 }
 
-/* Number `count` of a random sequence (splitmix64), in [0, 1) */
+/* Return number `count` of a random sequence (splitmix64), in [0, 1) */
 static double draw(uint64_t seed, uint64_t count) {
     uint64_t z = seed + (count + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -169,7 +169,7 @@ static double draw(uint64_t seed, uint64_t count) {
     return ((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-/* The neighbours of a node, parallel edges merged */
+/* Collect the neighbours of a node, with parallel edges merged */
 static int32_t gather(int32_t i, Node *node, End *end, Neighbour *list) {
     int32_t count = 0;
     for (int32_t h = node[i].first; h >= 0; h = end[h].next) {
@@ -187,11 +187,11 @@ static int32_t gather(int32_t i, Node *node, End *end, Neighbour *list) {
     return count;
 }
 
-/* Join neighbours that are sorted, given the sum of their weights */
+/* Connect sorted neighbours, given the sum of their weights */
 static uint64_t join(Node *node, End *end, const Neighbour *list, int32_t count, double total, uint64_t seed, uint64_t drawn) {
     for (int32_t j = 0; j < count - 1; j++) {
         const double at = draw(seed, drawn++) * list[j].after;
-        int32_t low = j + 1, high = count - 1; /* the first one with no more than `at` after it */
+        int32_t low = j + 1, high = count - 1; /* the first neighbour with at most `at` after it */
         while (low < high) {
             const int32_t middle = low + (high - low) / 2;
             if (list[middle].after <= at) high = middle;
@@ -199,7 +199,7 @@ static uint64_t join(Node *node, End *end, const Neighbour *list, int32_t count,
         }
         const int32_t h = list[j].end, other = list[low].target;
         double weight = list[j].weight * (list[j].after / total);
-        if (weight < 1e-300) weight = 1e-300; /* zero would cut the graph */
+        if (weight < 1e-300) weight = 1e-300; /* zero would disconnect the graph */
         end[h ^ 1].target = other, end[h ^ 1].weight = weight;
         end[h] = (End){list[j].target, node[other].first, weight};
         node[other].first = h;
@@ -211,9 +211,9 @@ static uint64_t join(Node *node, End *end, const Neighbour *list, int32_t count,
     return drawn;
 }
 
-/* Eliminate all nodes, those of few edges first. Row s of the factor is the s-th node to be eliminated, order[s]: its neighbours
- * as their rows, their shares of its conductance, and the inverse of that, zero for the last node of a component. found[0] is the
- * number of entries, or -1 if they are more than there is room for. */
+/* Eliminate all nodes, those of low degree first. Row s of the factor is the s-th eliminated node, order[s]: the rows of its
+ * neighbours, their fractions of its conductance, and the inverse of that, zero for the last node of a component. found[0] <-
+ * the number of entries, or -1 if there is not enough room for them. */
 EXPORT int ohm_eliminate(int64_t threads, int64_t nodes, int64_t edges, int64_t seed, int64_t room, const int64_t *tail,
                          const int64_t *head, const double *conductance, int32_t *order, int32_t *place, int64_t *begin,
                          int32_t *neighbour, double *share, double *inverse, int64_t *found) {
@@ -272,9 +272,9 @@ EXPORT int ohm_eliminate(int64_t threads, int64_t nodes, int64_t edges, int64_t 
 
 /* ------------------------------------------------------------------------------------------------ conjugate gradients */
 
-#define AHEAD 24 /* entries by which rows are asked for in advance */
+#define AHEAD 24 /* distance of prefetches, in entries */
 #define FETCH(p) __builtin_prefetch(p, 0, 2)
-#define WIDEST 8 /* demands of a panel: a row of them is one line of the cache */
+#define WIDEST 8 /* demands of a panel: a row of them is one cache line */
 
 typedef struct {
     int64_t nodes, width, steps;
@@ -288,7 +288,7 @@ typedef struct {
     double *alpha, *beta;
 } Solve;
 
-/* q <- (factor)^+ r, and r . q: a sweep forwards and one backwards */
+/* q <- (factor)^+ r, and r . q: a forward and a backward sweep */
 INLINE void sweep(const Solve *a, const int width, const double *r, double *q, double *dot) {
     const int64_t nodes = a->nodes, entries = a->begin[nodes];
     memcpy(q, r, nodes * width * sizeof *q);
@@ -352,7 +352,7 @@ INLINE void iterate(const Solve *a, const int width, int64_t panel) {
             for (int c = 0; c < width; c++) p[i + c] = q[i + c] + factor[c] * p[i + c];
         multiply(a, width, p, q, dot);
         for (int c = 0; c < width; c++) {
-            /* what is solved stays as it is */
+            /* demands that have converged are not changed */
             alpha[width * step + c] = factor[c] = size[c] > goal[c] && dot[c] > 0 ? product[c] / dot[c] : 0;
             size[c] = 0;
         }
@@ -379,10 +379,10 @@ static int conjugate(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* Up to `steps` steps of conjugate gradients on panels of 1, 2, 4 or 8 demands, each with coefficients of its own, until the
- * squared norms of all residuals are at most `goal`. Before the first call x and p are zero, r is the demands, size its squared
- * norms, and product zero; q is scratch. done[panel] is the number of steps; alpha and beta, rows of `width` for every step, are
- * the coefficients that residual and direction got. */
+/* Up to `steps` steps of conjugate gradients on panels of 1, 2, 4 or 8 demands, with separate coefficients for each demand, until
+ * the squared norms of all residuals are at most `goal`. Before the first call x and p are zero, r is the demands, size their
+ * squared norms, and product zero; q is scratch. done[panel] <- the number of steps; alpha and beta <- rows of `width`
+ * coefficients per step, those of the residual and of the direction. */
 EXPORT int ohm_conjugate(int64_t threads, int64_t nodes, int64_t panels, int64_t width, int64_t steps, const int32_t *start,
                          const int32_t *column, const double *value, const double *diagonal, const int64_t *begin,
                          const int32_t *neighbour, const double *share, const double *inverse, const double *goal, double *x,

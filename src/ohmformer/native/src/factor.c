@@ -1,15 +1,15 @@
 /* The factor of a large Laplacian by elimination without subtractions, block by block.
  *
- * Conductances c_ij join nodes in the order of their elimination. Eliminating j joins its later neighbours: i keeps the fraction
- * f_ij = c_ij / D_j of j's conductance D_j, the sum of its c_ij, and two of them get f_ij c_kj more between them. The last node of
- * a component has no later neighbour and stays as its ground. Nothing is ever subtracted, so that fractions and conductances are
- * right to rounding whatever the range of resistances. A tangent, where one is given, is carried along by the rules of
+ * Conductances c_ij connect nodes in elimination order. Eliminating j connects its later neighbours: neighbour i gets the fraction
+ * f_ij = c_ij / D_j of j's conductance D_j, the sum of its c_ij, and the conductance between i and k increases by f_ij c_kj. The
+ * last node of a component has no later neighbour and is its ground. There are no subtractions, so fractions and conductances are
+ * accurate to rounding for any range of resistances. A tangent, if one is given, is propagated by the rules of
  * differentiation.
  *
- * Columns that share their rows are eliminated together in a small dense matrix, their front; what they leave between later nodes
- * waits on a stack until the front of the next block above them in the tree of elimination takes it up. Nodes are in postorder of that
- * tree, so that what a front takes up lies on top of the stack. Nodes from `eliminated` on, if there are any, are kept: the conductances
- * between them that the others leave are in their columns.
+ * The algorithm is multifrontal: columns with the same rows (a block) are eliminated together in a small dense matrix, their front;
+ * its update of later nodes is kept on a stack until the front of the parent block in the elimination tree adds it. Nodes are in
+ * postorder of that tree, so the updates that a front needs are on top of the stack. Nodes from `eliminated` on, if any, are kept:
+ * the conductances between them after elimination of the others are in their columns.
  */
 #include "factor.h"
 #include "kernel.h"
@@ -19,16 +19,16 @@
 
 /* ------------------------------------------------------------------------------------------------ the factor */
 
-#define WIDE (LANES / 2) /* numbers of a register in float64 */
+#define WIDE (LANES / 2) /* float64 numbers per register */
 #define TALL (3 * WIDE)  /* rows and */
-#define BROAD 4          /* columns of which sums are kept in registers */
-#define AT_ONCE 32       /* columns that are eliminated before what they leave is added to all others */
-#define SHARED (1 << 20) /* products from which on they are shared out among threads */
+#define BROAD 4          /* columns whose sums are kept in registers */
+#define AT_ONCE 32       /* columns that are eliminated before the remaining columns are updated */
+#define SHARED (1 << 20) /* number of products above which they are shared among threads */
 
 typedef double Doubles __attribute__((vector_size(4 * LANES), aligned(8)));
 
-/* to[i + stride j] += sum_k f[i + stride k] c[j + stride k] for columns `from` <= j < size and rows i > j; above the diagonal
- * anything may be written. */
+/* to[i + stride j] += sum_k f[i + stride k] c[j + stride k] for columns `from` <= j < size and rows i > j; entries above the
+ * diagonal may be overwritten. */
 typedef struct {
     int64_t from, size, stride, rank;
     const double *f, *c;
@@ -73,7 +73,7 @@ static void update(int64_t threads, const Product a) {
     share_out(a.rank * rows * rows > SHARED ? threads : 1, (rows + TALL - 1) / TALL, 4, add_products, &a);
 }
 
-/* Column j of a front from columns `from` to j - 1 of it, which have been eliminated: what they leave there, by fours. */
+/* Add the updates from columns `from` to j - 1, which have been eliminated, to column j of a front, four at a time. */
 static void add_columns(int64_t from, int64_t j, int64_t size, int64_t stride, const double *f, const double *c, double *to) {
     int64_t k = from;
     for (; k + 4 <= j; k += 4) {
@@ -91,14 +91,14 @@ typedef struct {
     int64_t threads, nodes, eliminated;
     const int32_t *start, *column; /* conductances by rows */
     const double *value, *tangent;
-    const int32_t *order, *rank; /* the nodes in the order of elimination, and where they are in it */
+    const int32_t *order, *rank; /* the nodes in elimination order, and its inverse */
     const int64_t *first;
     const int32_t *row;
     double *fraction, *d_fraction, *pivot, *d_pivot;
     double *front, *d_front, *c, *d_c, *stack, *d_stack;
 } Factor;
 
-/* Eliminate the first `columns` columns of a front of so many rows; their conductances go to `pivot`. */
+/* Eliminate the first `columns` columns of a front with `size` rows; their conductances are written to `pivot`. */
 INLINE void eliminate(const int dual, const Factor *t, int64_t columns, int64_t size, int64_t stride, double *pivot, double *d_pivot) {
     for (int64_t from = 0; from < columns; from += AT_ONCE) {
         const int64_t end = from + AT_ONCE < columns ? from + AT_ONCE : columns;
@@ -127,7 +127,7 @@ INLINE void eliminate(const int dual, const Factor *t, int64_t columns, int64_t 
     }
 }
 
-/* A front takes up what a block below it has left between `count` nodes, whose places in the front are `place`. */
+/* Add the update of a child block, between `count` nodes at positions `place` of the front, to the front. */
 static void take_up(int64_t count, const int32_t *place, int64_t stride, const double *left, double *front) {
     for (int64_t j = 0; j < count; j++) {
         double *to = front + stride * place[j];
@@ -135,13 +135,13 @@ static void take_up(int64_t count, const int32_t *place, int64_t stride, const d
     }
 }
 
-#define STRIDE(size) ((size) | 1) /* rows that begin a power of two apart would get into each other's way in the cache */
+#define STRIDE(size) ((size) | 1) /* odd, as rows a power of two apart would conflict in the cache */
 #define BETWEEN(rows) ((rows) * ((rows) - 1) / 2)
 
-/* Where blocks end, on top of which block another one lies, and how much memory fronts and stack take */
+/* Ends and child counts of blocks, and the memory required for fronts and stack */
 typedef struct {
     int64_t blocks, largest, height;
-    int32_t *end, *below; /* of every block: where it ends, and how many blocks leave something to it */
+    int32_t *end, *below; /* for every block its end, and the number of blocks whose updates it adds */
 } Blocks;
 
 static int find_blocks(int64_t n, const int64_t *first, const int32_t *row, Blocks *b) { /* of the first n columns */
@@ -164,8 +164,8 @@ static int find_blocks(int64_t n, const int64_t *first, const int32_t *row, Bloc
     top[0] = 0;
     for (int64_t at = 0; at < b->blocks; at++) {
         const int64_t last = b->end[at] - 1, rows = first[last + 1] - first[last];
-        waiting -= b->below[at]; /* those below come before */
-        if (!rows || row[first[last]] >= n) continue; /* the last of its component, or of all that is not kept */
+        waiting -= b->below[at]; /* its children, which come before it */
+        if (!rows || row[first[last]] >= n) continue; /* the last of its component, or of all eliminated nodes */
         b->below[block_of[row[first[last]]]]++;
         top[waiting + 1] = top[waiting] + BETWEEN(rows), waiting++;
         if (top[waiting] > b->height) b->height = top[waiting];
@@ -174,7 +174,7 @@ static int find_blocks(int64_t n, const int64_t *first, const int32_t *row, Bloc
     return 0;
 }
 
-/* The columns of kept nodes before anything is eliminated: the edges between them */
+/* Write the edges between kept nodes to their columns, before elimination */
 static void keep(const Factor *t, const double *value, double *fraction, double *pivot) {
     for (int64_t j = t->eliminated; j < t->nodes; j++) {
         const int64_t begin = t->first[j], end = t->first[j + 1], node = t->order[j];
@@ -183,7 +183,7 @@ static void keep(const Factor *t, const double *value, double *fraction, double 
         for (int64_t e = t->start[node]; e < t->start[node + 1]; e++) {
             const int32_t other = t->rank[t->column[e]];
             int64_t low = begin, high = end;
-            while (other > j && low < high) { /* where it is in the column */
+            while (other > j && low < high) { /* its position in the column */
                 const int64_t middle = (low + high) / 2;
                 if (t->row[middle] < other) low = middle + 1;
                 else high = middle;
@@ -193,7 +193,7 @@ static void keep(const Factor *t, const double *value, double *fraction, double 
     }
 }
 
-/* What the last block before kept nodes leaves between them goes to their columns. */
+/* Add the update of the last block before kept nodes to the columns of these. */
 static void leave_between_kept(const Factor *t, int64_t columns, int64_t size, int64_t stride, const int32_t *row,
                                const double *front, double *fraction) {
     for (int64_t j = columns; j < size; j++)
@@ -209,13 +209,13 @@ INLINE int factorise(const int dual, Factor a) {
     int failed = find_blocks(a.eliminated, a.first, a.row, &b);
     const int64_t most = failed ? 1 : STRIDE(b.largest), copies = dual ? 2 : 1;
     int32_t *place = malloc((n + most + 1) * sizeof *place), *places = place + n;
-    int32_t *waiting = malloc((n + 1) * sizeof *waiting); /* the last columns of blocks that have left something */
+    int32_t *waiting = malloc((n + 1) * sizeof *waiting); /* the last columns of blocks whose updates are on the stack */
     double *memory = malloc((most * (most + AT_ONCE) + 2 * BROAD + b.height) * copies * sizeof *memory);
     if (failed || !place || !waiting || !memory) {
         free(b.end), free(b.below), free(place), free(waiting), free(memory);
         return 1;
     }
-    a.front = memory, a.c = a.front + most * most, a.stack = a.c + most * AT_ONCE + BROAD; /* c is read some numbers beyond its end */
+    a.front = memory, a.c = a.front + most * most, a.stack = a.c + most * AT_ONCE + BROAD; /* c is read slightly beyond its end */
     a.d_front = a.stack + b.height, a.d_c = a.d_front + most * most, a.d_stack = a.d_c + most * AT_ONCE + BROAD;
     int64_t count = 0, used = 0;
     keep(&a, a.value, a.fraction, a.pivot);
@@ -264,8 +264,8 @@ INLINE int factorise(const int dual, Factor a) {
     return STOPPED ? WAS_STOPPED : 0;
 }
 
-/* fraction and pivot <- the factor, on the pattern of ohm_pattern in postorder; with tangents of both if there is one of the
- * conductances. Parallel edges may be listed one by one. */
+/* fraction and pivot <- the factor, on the pattern of ohm_pattern in postorder, and their tangents if a tangent of the conductances
+ * is given. Parallel edges may be listed separately. */
 EXPORT int ohm_factorise(int64_t threads, int64_t nodes, int64_t eliminated, const int32_t *start, const int32_t *column,
                          const double *value, const double *tangent, const int32_t *order, const int32_t *rank, const int64_t *first,
                          const int32_t *row, double *fraction, double *d_fraction, double *pivot, double *d_pivot) {

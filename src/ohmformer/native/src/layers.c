@@ -1,6 +1,6 @@
 /* The layers of the learned encoding for inference in float32, graph by graph, so that all of a molecule is in the first cache.
  *
- * A row of Phi is one vector of eight channels. Where B evolves, a row of N is WIDTH / 8 of them, zero beyond the graph.
+ * A row of Phi is one vector of eight channels. If B evolves, a row of N is WIDTH / 8 such vectors, padded with zeros.
  */
 #include "kernel.h"
 
@@ -9,16 +9,16 @@
 #include <string.h>
 
 #define K ENCODE_CHANNELS
-#define WIDTH ENCODE_NODES /* most nodes of a graph whose B evolves */
-#define SHARE 16           /* graphs that a thread takes at a time */
+#define WIDTH ENCODE_NODES /* maximum nodes of a graph whose B evolves */
+#define SHARE 16           /* graphs that a thread processes at a time */
 #define ROW (WIDTH / K)
 #define TINY 1e-12f
-#define SEARCHED 16 /* entries of a row among which one of the same place is looked for */
+#define SEARCHED 16 /* number of last entries of a row that are searched for an entry of the same column */
 
 typedef float Channels __attribute__((vector_size(4 * K), aligned(4)));
 typedef Channels Matrix[WIDTH][ROW];
 
-#define AT(row, j) (*(Vector *)((float *)(row) + (j))) /* a vector of a matrix's row */
+#define AT(row, j) (*(Vector *)((float *)(row) + (j))) /* a vector within a row of a matrix */
 
 typedef struct { /* one layer, as dynamics.Layer */
     Channels value, product;
@@ -39,14 +39,14 @@ static void add_gram(int n, const Channels *phi, Channels *gram) {
     }
 }
 
-/* One over the norm of every channel, which Phi has not been multiplied by yet */
+/* One over the norm of every channel, by which Phi has yet to be multiplied */
 static Channels scale_of(const Channels *gram) {
     Channels scale;
     for (int c = 0; c < K; c++) scale[c] = 1.0f / sqrtf(gram[c][c] + TINY);
     return scale;
 }
 
-/* What a layer does to scaled columns, as dynamics.mixing: Phi <- N Phi diag(turn) + Phi mix. Empties gram for the next one. */
+/* Compute the update of a layer on scaled columns, as dynamics.mixing: Phi <- N Phi diag(turn) + Phi mix. Sets gram to zero. */
 static Channels mixing(const Layer *layer, Channels scale, Channels *gram, Channels *mix) {
     Channels value = scale * layer->value, pull = scale * scale * layer->product * layer->phi;
     for (int a = 0; a < K; a++) {
@@ -70,7 +70,7 @@ typedef struct { /* row i of N: entries first[i] .. end[i], and the diagonal */
     float *diagonal, *entry;
 } Rows;
 
-/* Entry (i, j) gets x more. Pairs that are listed in both directions share an entry, which is only a matter of speed. */
+/* Add x to entry (i, j). Pairs listed in both directions share an entry where possible, which only affects speed. */
 static void add(const Rows *rows, int i, int j, float x) {
     int end = rows->end[i], e = end - rows->first[i] > SEARCHED ? end - SEARCHED : rows->first[i];
     while (e < end && rows->other[e] != j) e++;
@@ -78,7 +78,7 @@ static void add(const Rows *rows, int i, int j, float x) {
     rows->entry[e] += x;
 }
 
-/* next is room for another Phi; the rows of a tile are still in the first cache when their Gram matrix is taken */
+/* next is a buffer for another Phi; rows are processed in tiles, so that their Gram matrix is computed from the first cache */
 static void fixed(int n, const Rows *rows, Channels *phi, Channels *next, const Layer *layers, int depth, int unit_start) {
     Channels gram[K] = {all(0)}, mix[K], *out = phi;
     add_gram(n, phi, gram);
@@ -102,7 +102,7 @@ static void fixed(int n, const Rows *rows, Channels *phi, Channels *next, const 
 
 /* ------------------------------------------------------------------------------------------------ B evolving */
 
-/* out = a b, n rows of w vectors; eight rows at a time, whose sums stay in registers */
+/* out = a b, n rows of w vectors; eight rows at a time, whose sums are kept in registers */
 static void multiply(int n, int w, const Matrix a, const Matrix b, Matrix out) {
     for (int i = 0; i < n; i += 8) {
         const float *rows = (const float *)a[i];
@@ -119,7 +119,7 @@ static void multiply(int n, int w, const Matrix a, const Matrix b, Matrix out) {
 static void move(int n, int w, const Layer *layer, Channels scale, const Channels *phi, Matrix seen, Channels *root) {
     static _Thread_local Matrix c, turned, left;
     static _Thread_local Channels across[K][ROW]; /* Phi^T */
-    for (int i = 0; i < w * K; i++) /* phi is zero beyond the graph */
+    for (int i = 0; i < w * K; i++) /* phi is zero on padding */
         for (int k = 0; k < K; k++) ((float *)across[k])[i] = phi[i][k];
     Channels pull = scale * scale * layer->product * layer->b_phi;
     for (int i = 0; i < n; i++) {
@@ -235,8 +235,8 @@ static int encode(const void *arguments, int64_t first, int64_t last) {
     return full;
 }
 
-/* The edges (u, v) of graph g are first_edge[g] .. first_edge[g + 1]. phi is replaced by the answer. most_nodes and most_edges
- * are those of any graph. Returns zero, or one where there is no memory. */
+/* The edges (u, v) of graph g are first_edge[g] .. first_edge[g + 1]. phi is replaced by the result. most_nodes and most_edges
+ * are maxima over all graphs. Returns 0, or 1 if out of memory. */
 EXPORT int ohm_encode(int64_t threads, int64_t graphs, int64_t most_nodes, int64_t most_edges, int64_t depth, int64_t evolve,
                       int64_t unit_start, const int64_t *first_node, const int64_t *first_edge, const int64_t *u,
                       const int64_t *v, const float *weight, const void *layers, void *phi) {

@@ -1,32 +1,32 @@
 /* Polynomials of a large sparse symmetric matrix A at its nodes and edges.
  *
- * Columns q_k(A) e_u follow from q_(k + 1) = (A - a_k) q_k c_k - b_k q_(k - 1). Sixteen columns of nodes near each other go through the
- * steps side by side, on the nodes that they can reach and return from: q_k(A)_uv is of walks of k steps from u to v, which do
- * not leave the ball of half as many steps around u.
+ * Columns q_k(A) e_u follow from q_(k + 1) = (A - a_k) q_k c_k - b_k q_(k - 1). Sixteen columns of nearby nodes are advanced
+ * together, on the nodes that walks can reach and return from: q_k(A)_uv depends on walks of k steps from u to v, which do
+ * not leave the ball of radius k / 2 around u.
  */
 #include "kernel.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define COLUMNS 16 /* side by side where balls overlap; one at a time where they do not */
+#define COLUMNS 16 /* processed together if balls overlap, one at a time otherwise */
 #define PARTS (COLUMNS / LANES)
-#define SAMPLES 1024 /* nodes whose balls tell how much work all of them are */
+#define SAMPLES 1024 /* number of nodes whose balls are used to estimate the total work */
 #define RADIUS (LOCAL_DEGREE / 2 + 1)
 
 typedef struct {
-    int64_t nodes, degree, edges; /* edges: whether they are read, too */
+    int64_t nodes, degree, edges; /* edges: whether entries at edges are computed as well */
     const int32_t *start, *column;
     const float *value, *diagonal, *recurrence; /* A by rows without its diagonal; a_k, b_k, c_k of every step */
-    const int32_t *order;                       /* nodes, those of a panel after each other */
+    const int32_t *order;                       /* nodes, grouped by panel */
     float *own, *between;                       /* (nodes, degree + 1), (entries, degree + 1) */
 } Local;
 
-/* The ball around the nodes of a panel, nodes by distance, and A among them. */
+/* The ball around the nodes of a panel, its nodes by distance, and A restricted to it. */
 typedef struct {
-    int32_t *place, *node, *start, *column; /* place: of a node in the ball, -1 outside */
+    int32_t *place, *node, *start, *column; /* place: position of a node in the ball, -1 outside */
     float *value;
-    int64_t end[RADIUS]; /* where nodes of every distance end */
+    int64_t end[RADIUS]; /* end of the nodes of every distance */
 } Ball;
 
 static int64_t reach_of(const Local *a, int64_t step) {
@@ -36,7 +36,7 @@ static int64_t reach_of(const Local *a, int64_t step) {
 
 static int64_t radius_of(const Local *a) { return (a->degree + a->edges) / 2; }
 
-/* Collect the ball of a panel; returns the number of its nodes. */
+/* Collect the ball of a panel; return the number of its nodes. */
 static int64_t collect(const Local *a, int64_t panel, int64_t columns, Ball *ball) {
     int64_t count = 0, from = 0;
     for (int64_t i = panel * columns; i < (panel + 1) * columns && i < a->nodes; i++)
@@ -72,15 +72,15 @@ static int prepare(const Local *a, Ball *ball) {
     return 0;
 }
 
-/* Nodes whose neighbours are looked up. Walks of an even number of steps do not go along edges between nodes that are half as far. */
+/* Return the number of nodes whose neighbours are read. Walks of even length use no edges between two outermost nodes. */
 static int64_t inner_of(const Local *a, const Ball *ball, int64_t count) {
     return (a->degree + a->edges) % 2 || !radius_of(a) ? count : ball->end[radius_of(a) - 1];
 }
 
-/* Rows of the nodes that are farthest out, from those of the others, which have so many entries: A is symmetric. */
+/* Build the rows of the outermost nodes from the `entries` entries of the inner rows: A is symmetric. */
 static void turn_outer(Ball *ball, int64_t inner, int64_t count, int64_t entries) {
     int32_t *start = ball->start, total = (int32_t)entries;
-    if (inner < count) start[inner] = total; /* for the loops below the last inner row ends here */
+    if (inner < count) start[inner] = total; /* in the loops below the last inner row ends here */
     for (int64_t j = inner + 1; j <= count; j++) start[j] = 0;
     for (int64_t e = 0; e < entries; e++)
         if (ball->column[e] >= inner) start[ball->column[e] + 1]++;
@@ -95,7 +95,7 @@ static void turn_outer(Ball *ball, int64_t inner, int64_t count, int64_t entries
     start[inner] = total;
 }
 
-/* One step of `columns` columns, sixteen or one, on the nodes from which walks can still return */
+/* Compute one step of `columns` columns, sixteen or one, on the nodes from which walks can still return */
 INLINE void step(const Local *a, const Ball *ball, int64_t k, const float *before, const float *now, float *next, int columns) {
     const float shift = a->recurrence[3 * k], back = a->recurrence[3 * k + 1], scale = a->recurrence[3 * k + 2];
     const int64_t count = ball->end[reach_of(a, k + 1)];
@@ -170,7 +170,7 @@ INLINE int run(const Local *a, int64_t first, int64_t last, int columns) {
 static int run_panels(const void *arguments, int64_t first, int64_t last) { return run(arguments, first, last, COLUMNS); }
 static int run_single(const void *arguments, int64_t first, int64_t last) { return run(arguments, first, last, 1); }
 
-/* Sixteen nodes of a panel near each other: breadth first from the first one that is in no panel yet, through nodes in none. */
+/* Group sixteen nearby nodes per panel: breadth-first from the first node without a panel, through nodes without one. */
 static void arrange(const Local *a, int32_t *order, uint8_t *taken) {
     int64_t count = 0, at = 0, seed = 0;
     while (count < a->nodes) {
@@ -185,7 +185,7 @@ static void arrange(const Local *a, int32_t *order, uint8_t *taken) {
     }
 }
 
-/* Steps along an entry, of one column or of sixteen, that all panels take; as soon as it is known to be more than `most`, that much */
+/* Estimate the steps along entries, for one column or sixteen, of all panels; stop as soon as it exceeds `most` */
 static double predict(const Local *a, Ball *ball, int64_t columns, double most) {
     const int64_t panels = (a->nodes + columns - 1) / columns, wanted = SAMPLES / columns;
     const int64_t samples = panels < wanted ? panels : wanted, radius = radius_of(a);
@@ -199,14 +199,14 @@ static double predict(const Local *a, Ball *ball, int64_t columns, double most) 
         }
         for (; d < radius; d++) entries[d + 1] = entries[d];
         for (int64_t k = 1; k <= a->degree; k++) work += (double)entries[reach_of(a, k)];
-        work += 4.0 * entries[radius]; /* collecting them */
+        work += 4.0 * entries[radius]; /* collecting the ball */
         clear(ball, count);
     }
     return work * panels / (samples ? samples : 1);
 }
 
-/* own (nodes, degree + 1) and, unless NULL, between (entries, degree + 1): q_k(A) at nodes and at the entries of A. The work that takes is
- * predicted first and left in most[1]; if it is more than most[0] nothing else is done. */
+/* own (nodes, degree + 1) and, unless NULL, between (entries, degree + 1) <- q_k(A) at nodes and at the entries of A. The work is
+ * estimated first and written to most[1]; if it is more than most[0] nothing else is done. */
 EXPORT int ohm_local(int64_t threads, int64_t nodes, int64_t degree, const int32_t *start, const int32_t *column, const float *value,
                      const float *diagonal, const float *recurrence, double *most, float *own, float *between) {
     int32_t *order = malloc((nodes + 1) * sizeof *order);

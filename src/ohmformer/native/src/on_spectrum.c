@@ -1,6 +1,6 @@
 /* Layers on eigenvalues and the gradient of their weights, graph by graph.
  *
- * There are sixteen channels, those that are not used with weights of zero. A layer multiplies p by m = one + lambda seen + s pulled with
+ * There are sixteen channels; unused ones have zero weights. A layer multiplies p by m = one + lambda seen + s pulled, with
  * s the sum of squares p^2 summed; its weights are these four rows of channels: seen, pulled, one, summed.
  */
 #include "kernel.h"
@@ -12,14 +12,14 @@
 #define CHANNELS SPECTRUM_CHANNELS
 #define PARTS (CHANNELS / LANES) /* vectors of a row of channels */
 #define TINY 1e-12f
-#define SHARE 16 /* graphs that a thread takes at a time */
-#define SUMS 32  /* sums of gradients, each over its own graphs, at most: the same ones however many threads there are */
+#define SHARE 16 /* graphs that a thread processes at a time */
+#define SUMS 32  /* maximum number of partial sums of gradients, each over fixed graphs, whatever the number of threads */
 
 typedef struct {
     Vector part[PARTS];
 } Row;
 
-typedef float Half __attribute__((vector_size(2 * LANES), aligned(4))); /* of a vector */
+typedef float Half __attribute__((vector_size(2 * LANES), aligned(4))); /* half a vector */
 typedef float Quarter __attribute__((vector_size(LANES), aligned(4)));
 
 typedef struct {
@@ -28,8 +28,8 @@ typedef struct {
 
 typedef struct {
     int64_t depth, restore;
-    const float *first, *later; /* eigenvalues that the first layer sees, and the others; all graphs side by side */
-    const int64_t *start;       /* where those of every graph begin; graphs + 1 */
+    const float *first, *later; /* eigenvalues that the first layer uses, and those of the others; all graphs concatenated */
+    const int64_t *start;       /* offsets of the eigenvalues of every graph; graphs + 1 */
     const Layer *weights;
     Row *out;
 } Layers;
@@ -78,10 +78,10 @@ INLINE float total(Row a, Row b) {
     return LANES == 4 ? quarter[0][0] : quarter[0][0] + quarter[0][LANES / 4 - 1];
 }
 
-/* what a layer multiplies p by, where s is the sum of its squares */
+/* Return the factor by which a layer multiplies p, where s is the sum of its squares */
 INLINE Row factor(const Layer *w, float lambda, float s) { return plus_scaled(plus_scaled(w->one, lambda, w->seen), s, w->pulled); }
 
-/* p after all layers, and its scale; before every layer p, s, and one over the norm after it, if they are to be kept */
+/* Compute p after all layers and return its scale; store p and s before and the inverse norm after every layer, unless NULL */
 static Row forward(const Layers *a, int64_t graph, Row *p, Row *before, float *sums, Row *inverse) {
     const int64_t from = a->start[graph], size = a->start[graph + 1] - from;
     Row scale = all(sqrtf((float)size)), over = all(1 / sqrtf((float)size)), norm;
@@ -89,7 +89,7 @@ static Row forward(const Layers *a, int64_t graph, Row *p, Row *before, float *s
     for (int64_t l = 0; l < a->depth; l++) {
         const Layer w = a->weights[l];
         const float *values = (l ? a->later : a->first) + from;
-        Row even = all(TINY), odd = all(0); /* squares of norms: one sum would wait for itself */
+        Row even = all(TINY), odd = all(0); /* squares of norms, in two sums to shorten the chain of dependent additions */
         for (int64_t i = 0; i < size; i++) {
             const Row old = times(p[i], over);
             const float s = total(times(old, old), w.summed);
@@ -124,17 +124,17 @@ static int run_forward(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* out (eigenvalues, CHANNELS): p on every eigenvalue */
+/* out (eigenvalues, CHANNELS) <- p at every eigenvalue */
 EXPORT int ohm_on_spectrum(int64_t threads, int64_t graphs, int64_t depth, int64_t restore, const float *first, const float *later,
                            const int64_t *start, const void *weights, void *out) {
     const Layers a = {depth, restore, first, later, start, weights, out};
     return share_out(threads, graphs, SHARE, run_forward, &a);
 }
 
-/* Where the functions of N of all graphs are read: at nodes, and at edges listed one graph after the other. */
+/* Where functions of N are evaluated: at nodes, and at edges grouped by graph. */
 typedef struct {
     int64_t graphs, width;                            /* width: nodes of the largest graph */
-    int64_t *start, *edge_start, *place;              /* of every graph: its first node and edge, and where its eigenvectors begin */
+    int64_t *start, *edge_start, *place;              /* of every graph: first node, first edge and offset of its eigenvectors */
     const int64_t *u, *v;
     const float *vectors;
 } Points;
@@ -142,13 +142,13 @@ typedef struct {
 typedef struct {
     Layers layers;
     int64_t graphs, parts, width;
-    const Row *g_out;       /* of p, or NULL: then of what is read at points */
+    const Row *g_out;       /* gradient of p, or NULL if gradients at points are given */
     const Points *points;
     const Row *g_nodes, *g_edges;
     Layer *sums; /* d_weights of every part of the graphs */
 } Backward;
 
-/* d[j] <- d[j] + the sum over so many pairs (u, v) of x_uj x_vj g, x being the eigenvectors (size, size) of a graph; four pairs at a time */
+/* d[j] += the sum over pairs (u, v) of x_uj x_vj g, with x the eigenvectors (size, size) of a graph; four pairs at a time */
 static void add_gradient(int64_t size, const float *x, int64_t pairs, const int64_t *u, const int64_t *v, int64_t from, const Row *g,
                          Row *d) {
     for (int64_t r = 0; r < pairs; r += 4) {
@@ -167,12 +167,12 @@ static void add_gradient(int64_t size, const float *x, int64_t pairs, const int6
     }
 }
 
-/* Add what one graph gives to d_weights, g_out being the gradient of its rows; p, g, before, sums and inverse are what it works in */
+/* Add the contribution of one graph to d_weights; g_out is the gradient of its rows; p, g, before, sums and inverse are scratch */
 static void backward_one(const Layers *a, int64_t graph, const Row *g_out, Layer *d, Row *p, Row *g, Row *before, Row *inverse,
                          float *sums) {
     const int64_t from = a->start[graph], size = a->start[graph + 1] - from;
     const Row scale = forward(a, graph, p, before, sums, inverse);
-    Row norms = all(0); /* what every norm gets from being restored */
+    Row norms = all(0); /* gradient of every norm from restoring it */
     for (int64_t i = 0; i < size; i++) {
         g[i] = times(scale, g_out[i]);
         if (a->restore) norms = plus(norms, g[i], p[i]);
@@ -224,7 +224,7 @@ static int run_backward(const void *arguments, int64_t first_part, int64_t last_
     return 0;
 }
 
-/* d_weights (depth, 4, CHANNELS), summed in the same order however many threads there are. Returns one if there is no memory. */
+/* Compute d_weights (depth, 4, CHANNELS), summed in the same order for any number of threads. Returns 1 if out of memory. */
 static int run_all_backward(int64_t threads, Backward *b, Row *d) {
     const int64_t size = 4 * b->layers.depth, parts = b->graphs < SUMS ? b->graphs : SUMS;
     Row *sums = memory(parts * size + 1);
@@ -240,7 +240,7 @@ static int run_all_backward(int64_t threads, Backward *b, Row *d) {
     return failed;
 }
 
-/* d_weights (depth, 4, CHANNELS) from the gradient of out. Returns one if there is no memory. */
+/* d_weights (depth, 4, CHANNELS) <- from the gradient of out. Returns 1 if out of memory. */
 EXPORT int ohm_on_spectrum_backward(int64_t threads, int64_t graphs, int64_t depth, int64_t restore, const float *first,
                                     const float *later, const int64_t *start, const void *weights, const void *g_out,
                                     void *d_weights) {
@@ -250,9 +250,9 @@ EXPORT int ohm_on_spectrum_backward(int64_t threads, int64_t graphs, int64_t dep
 }
 
 typedef double Double __attribute__((vector_size(4 * LANES), aligned(8)));
-#define DOUBLES (2 * PARTS) /* of a row of channels */
+#define DOUBLES (2 * PARTS) /* double vectors of a row of channels */
 
-/* out <- shift + the sum over j of x_j y_j p_j, in float64: a norm may multiply what is rounded away by 100 */
+/* out <- shift + the sum over j of x_j y_j p_j, in float64: a norm may amplify rounding errors by 100 */
 static void read_row(int64_t size, const float *x, const float *y, const double *p, double *product, const float *shift, int64_t columns,
                      float *out) {
     Double even[DOUBLES], odd[DOUBLES];
@@ -275,7 +275,7 @@ static void read_row(int64_t size, const float *x, const float *y, const double 
 
 typedef struct {
     const float *vectors;
-    const int64_t *offset, *first, *size; /* of every node: its row of eigenvectors, its graph's first eigenvalue and how many */
+    const int64_t *offset, *first, *size; /* of every node: offset of its eigenvector row, first eigenvalue and size of its graph */
     const int64_t *u, *v;                 /* pairs of nodes of one graph */
     const float *in, *shift;
     float *out;
@@ -284,7 +284,7 @@ typedef struct {
 static int run_read(const void *arguments, int64_t begin, int64_t end) {
     const Reading *a = arguments;
     int64_t graph = -1, most = 0;
-    double *p = NULL, *product = NULL; /* of the graph that was read last, and of two rows of its eigenvectors */
+    double *p = NULL, *product = NULL; /* p of the current graph, and the product of two rows of its eigenvectors */
     for (int64_t r = begin; r < end; r++) {
         const int64_t from = a->first[a->u[r]], size = a->size[a->u[r]];
         if (from != graph) {
@@ -304,14 +304,14 @@ static int run_read(const void *arguments, int64_t begin, int64_t end) {
     return 0;
 }
 
-/* out (rows, CHANNELS): V diag(p) V^T of every channel at pairs (u, v) of nodes, and shift */
+/* out (rows, CHANNELS) <- V diag(p) V^T of every channel at pairs (u, v) of nodes, plus shift */
 EXPORT int ohm_read_pairs(int64_t threads, int64_t rows, const float *vectors, const int64_t *offset, const int64_t *first,
                           const int64_t *size, const int64_t *u, const int64_t *v, const float *p, const float *shift, float *out) {
     const Reading a = {vectors, offset, first, size, u, v, p, shift, out};
     return share_out(threads, rows, 512, run_read, &a);
 }
 
-/* d_p (eigenvalues, CHANNELS), zero at first: add the gradient of out, pair after pair, on one thread */
+/* d_p (eigenvalues, CHANNELS), initially zero: add the gradient of out, one pair at a time, on one thread */
 EXPORT int ohm_read_pairs_backward(int64_t threads, int64_t rows, const float *vectors, const int64_t *offset, const int64_t *first,
                                    const int64_t *size, const int64_t *u, const int64_t *v, const void *g_out, void *d_p) {
     const Row *g = g_out;
@@ -326,8 +326,8 @@ EXPORT int ohm_read_pairs_backward(int64_t threads, int64_t rows, const float *v
 
 static void forget(Points *o) { free(o->start); }
 
-/* Find where everything lies. Returns one if there is no memory, two if graphs are not in order, if an edge joins two, or if there are
- * not as many entries of eigenvectors. */
+/* Compute all offsets. Returns 1 if out of memory, 2 if graphs are not in order, if an edge connects two graphs, or if the
+ * number of eigenvector entries is wrong. */
 static int arrange(Points *o, int64_t nodes, int64_t pairs, int64_t entries, const int64_t *batch) {
     o->start = calloc(3 * (o->graphs + 1), sizeof(int64_t));
     if (!o->start) return 1;
@@ -355,7 +355,7 @@ static int arrange(Points *o, int64_t nodes, int64_t pairs, int64_t entries, con
     return 0;
 }
 
-/* Whether the numbers by which graphs are told from others are those of these edges and weights; see spectra.fingerprint. */
+/* Whether the numbers that identify graphs match these edges and weights; see spectra.fingerprint. */
 static int fits(const Points *o, const float *weight, int64_t combinatorial, const float *check) {
     float *f = malloc((o->width + 1) * sizeof *f);
     int same = f != NULL;
@@ -376,7 +376,7 @@ typedef struct {
     Layers layers;
     const Points *points;
     int64_t columns;
-    const float *turn[2]; /* (CHANNELS + 1, CHANNELS) that channels at nodes and at edges are multiplied by, its last row added, or NULL */
+    const float *turn[2]; /* (CHANNELS + 1, CHANNELS): matrices for nodes and for edges, with the bias as last row, or NULL */
     float *out[2];        /* (nodes, columns) and (edges, columns), or NULL */
 } Functions;
 
@@ -417,8 +417,8 @@ static int run_functions(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* Functions of N, given by the weights of layers, at all nodes and edges of graphs whose spectra are known: see Functions. taken <-
- * whether graphs, edges and spectra fit together, otherwise nothing is written; check: numbers by which that is told, or NULL. */
+/* Evaluate functions of N, given by the weights of layers, at all nodes and edges of graphs with known spectra; see Functions.
+ * taken <- whether graphs, edges and spectra match, otherwise nothing is written; check: numbers to verify this by, or NULL. */
 EXPORT int ohm_functions(int64_t threads, int64_t graphs, int64_t nodes, int64_t pairs, int64_t entries, int64_t depth, int64_t restore,
                          int64_t columns, int64_t combinatorial, const int64_t *batch, const int64_t *u, const int64_t *v,
                          const float *weight, const float *check, const float *values, const float *vectors, const void *weights,
@@ -435,7 +435,7 @@ EXPORT int ohm_functions(int64_t threads, int64_t graphs, int64_t nodes, int64_t
     return failed == 1;
 }
 
-/* d_weights (depth, 4, CHANNELS) from the gradients of what is read at nodes and at edges, each NULL if there is none. */
+/* d_weights (depth, 4, CHANNELS) <- from the gradients of the values at nodes and at edges, each NULL if there is none. */
 EXPORT int ohm_functions_backward(int64_t threads, int64_t graphs, int64_t nodes, int64_t pairs, int64_t entries, int64_t depth,
                                   int64_t restore, const int64_t *batch, const int64_t *u, const int64_t *v, const float *values,
                                   const float *vectors, const void *weights, const void *g_nodes, const void *g_edges, void *d_weights) {

@@ -1,8 +1,8 @@
 /* An order of elimination with little fill, minimum degree on the quotient graph, and the pattern of its factor.
  *
- * An eliminated node becomes an element, the list of nodes that its elimination joins; a node keeps the elements it is in and the
- * neighbours that no element covers. Nodes that cannot be told apart are one node of some weight, and degrees are the upper
- * bounds of Amestoy, Davis and Duff (1996). Nodes of very many neighbours come last.
+ * An eliminated node becomes an element, the list of nodes that its elimination connects; a node stores its elements and the
+ * neighbours that no element contains. Indistinguishable nodes are merged into one weighted node, and degrees are the upper
+ * bounds of Amestoy, Davis and Duff (1996). Nodes of very high degree come last.
  */
 #include "kernel.h"
 
@@ -13,16 +13,16 @@
 typedef struct {
     int64_t nodes, used, room;
     int32_t *list;                    /* of a node: elements, then neighbours */
-    int64_t *begin;                   /* where the list of a node begins */
-    int32_t *elements, *neighbours;   /* how many a node has of each */
-    int32_t *weight;                  /* nodes that this one stands for; negative in the element being made, 0 if gone */
+    int64_t *begin;                   /* offset of the list of a node */
+    int32_t *elements, *neighbours;   /* number of each for a node */
+    int32_t *weight;                  /* number of nodes merged into this one; negative in the current element, 0 if gone */
     int32_t *degree, *head, *next, *before; /* nodes by degree, in doubly linked lists */
-    int32_t *member, *last;           /* nodes that one stands for, as a linked list, and its end */
+    int32_t *member, *last;           /* nodes merged into one, as a linked list, and its end */
     int32_t *hash, *same;             /* nodes of the new element by hash, in linked lists */
     int64_t *mark;
     int32_t *pool;                    /* nodes of all elements */
-    int64_t *at;                      /* where an element begins there */
-    int32_t *size, *heavy;            /* how many nodes it has, and their weight; size -1 if it was absorbed */
+    int64_t *at;                      /* offset of an element there */
+    int32_t *size, *heavy;            /* number of its nodes, and their weight; size -1 if it was absorbed */
     int64_t *outside;                 /* weight of an element outside the new one, plus a stamp */
 } State;
 
@@ -49,7 +49,7 @@ static void take_into(State *s, int32_t i) {
     unlink_node(s, i);
 }
 
-/* The element of p: the nodes of its elements, which it absorbs, and its neighbours. Nonzero if there is no memory. */
+/* Build the element of p: the nodes of its elements, which it absorbs, and its neighbours. Returns nonzero if out of memory. */
 static int make_element(State *s, int32_t p, int64_t left) {
     if (s->used + left > s->room) {
         const int64_t room = 2 * s->room + left;
@@ -70,7 +70,7 @@ static int make_element(State *s, int32_t p, int64_t left) {
     return 0;
 }
 
-/* Drop from the list of i what the new element p covers; the degree without p's part. Its hash goes to *hash. */
+/* Drop from the list of i what the new element p contains; return the degree without p. *hash <- the hash of the list. */
 static int64_t shorten_list(State *s, int32_t i, int32_t p, int64_t stamp, uint64_t *hash) {
     int32_t *list = s->list + s->begin[i];
     const int32_t elements = s->elements[i], all = elements + s->neighbours[i];
@@ -82,7 +82,7 @@ static int64_t shorten_list(State *s, int32_t i, int32_t p, int64_t stamp, uint6
         if (s->size[e] < 0) continue;
         const int64_t outside = s->outside[e] - stamp;
         if (outside <= 0) {
-            s->size[e] = -1; /* a part of p */
+            s->size[e] = -1; /* a subset of p */
             continue;
         }
         degree += outside, sum += (uint64_t)e;
@@ -95,7 +95,7 @@ static int64_t shorten_list(State *s, int32_t i, int32_t p, int64_t stamp, uint6
         degree += s->weight[j], sum += (uint64_t)j;
         list[kept++] = j;
     }
-    if (kept) { /* there is room for p: it was a neighbour, or one of the elements it absorbed was here */
+    if (kept) { /* there is room for p: it was a neighbour, or the list had an element that it absorbed */
         list[kept] = list[some], list[some] = list[0], list[0] = p;
         s->elements[i] = some + 1, s->neighbours[i] = kept - some;
     }
@@ -111,12 +111,12 @@ static int is_same(const State *s, int32_t i, int32_t j, int64_t stamp) {
     return 1;
 }
 
-/* Merge nodes of element p that have the same list. */
+/* Merge indistinguishable nodes of element p, which have the same list. */
 static void merge_same(State *s, int32_t p, int64_t *stamp) {
     for (int32_t b = 0; b < s->size[p]; b++) {
         const int32_t h = s->pool[s->at[p] + b];
         if (s->weight[h] == 0) continue;
-        const int32_t bucket = s->next[h]; /* while a node is in no list by degree */
+        const int32_t bucket = s->next[h]; /* valid while a node is in no degree list */
         if (s->hash[bucket] < 0) continue;
         int32_t i = s->hash[bucket];
         s->hash[bucket] = -1;
@@ -144,7 +144,7 @@ static int eliminate(State *s, int64_t dense, double most, int32_t *order, doubl
     while (left > 0) {
         if (STOPPED) return WAS_STOPPED;
         while (s->head[lowest] < 0) lowest++;
-        if (*work + (double)left * lowest * lowest / 4 > most) { /* columns to come hold left * lowest / 2 entries or more */
+        if (*work + (double)left * lowest * lowest / 4 > most) { /* the remaining columns have at least left * lowest / 2 entries */
             *work += (double)left * lowest * lowest / 4;
             return 0;
         }
@@ -162,7 +162,7 @@ static int eliminate(State *s, int64_t dense, double most, int32_t *order, doubl
                 const int32_t e = list[a];
                 if (s->size[e] < 0) continue;
                 if (s->outside[e] < stamp) s->outside[e] = s->heavy[e] + stamp;
-                s->outside[e] += s->weight[i]; /* which is negative */
+                s->outside[e] += s->weight[i]; /* the weight is negative */
             }
         }
         for (int32_t b = 0; b < s->size[p]; b++) {
@@ -200,7 +200,7 @@ static int eliminate(State *s, int64_t dense, double most, int32_t *order, doubl
     return 0;
 }
 
-/* parent[k] is the first row of column k of the factor below its diagonal, -1 if there is none. */
+/* parent[k] <- the first row of column k of the factor below its diagonal, -1 if there is none. */
 static int tree(int64_t nodes, int64_t eliminated, const int32_t *start, const int32_t *column, const int32_t *order,
                 const int32_t *rank, int32_t *parent) {
     int32_t *root = malloc((nodes + 1) * sizeof *root);
@@ -220,7 +220,7 @@ static int tree(int64_t nodes, int64_t eliminated, const int32_t *start, const i
     return 0;
 }
 
-/* The same factor with the nodes in postorder of the tree of elimination: every node comes right after all those below it. */
+/* Renumber the nodes of the same factor in postorder of the elimination tree: every node follows directly after its descendants. */
 static int sort_by_tree(int64_t nodes, const int32_t *start, const int32_t *column, int32_t *order, int32_t *rank) {
     int32_t *parent = malloc((4 * nodes + 1) * sizeof *parent), *child = parent + nodes, *next = child + nodes + 1, *before = next + nodes;
     if (!parent || tree(nodes, nodes, start, column, order, rank, parent)) {
@@ -230,10 +230,10 @@ static int sort_by_tree(int64_t nodes, const int32_t *start, const int32_t *colu
     memcpy(before, order, nodes * sizeof *before);
     for (int64_t i = 0; i <= nodes; i++) child[i] = -1;
     for (int64_t i = nodes - 1; i >= 0; i--) {
-        if (parent[i] < 0) parent[i] = (int32_t)nodes; /* roots hang on one more node */
+        if (parent[i] < 0) parent[i] = (int32_t)nodes; /* roots become children of an additional node */
         next[i] = child[parent[i]], child[parent[i]] = (int32_t)i;
     }
-    for (int64_t count = 0, at = nodes; count < nodes;) { /* down to a node without children, which is next, and up again */
+    for (int64_t count = 0, at = nodes; count < nodes;) { /* descend to a node without children, which is next, then ascend */
         while (child[at] >= 0) {
             const int32_t down = child[at];
             child[at] = next[down], at = down;
@@ -245,8 +245,8 @@ static int sort_by_tree(int64_t nodes, const int32_t *start, const int32_t *colu
     return 0;
 }
 
-/* order <- the nodes in an order of elimination, rank <- their places in it; work[0] <- the sum of squared column counts, without
- * the nodes that come last as they have very many neighbours. It gives up as soon as that is above `most`. */
+/* order <- the nodes in elimination order, rank <- its inverse; work[0] <- the sum of squared column counts, without the nodes that
+ * come last because of their high degree. Stops as soon as that is above `most`. */
 EXPORT int ohm_order(int64_t threads, int64_t nodes, double most, const int32_t *start, const int32_t *column, int32_t *order,
                      int32_t *rank, double *work) {
     (void)threads;
@@ -278,7 +278,7 @@ EXPORT int ohm_order(int64_t threads, int64_t nodes, double most, const int32_t 
         s.begin[i] = filled;
         for (int64_t e = start[i]; e < start[i + 1]; e++) {
             const int32_t other = column[e];
-            if (s.weight[other] && s.mark[other] != i + 1) s.list[filled++] = other, s.mark[other] = i + 1; /* of parallel edges one */
+            if (s.weight[other] && s.mark[other] != i + 1) s.list[filled++] = other, s.mark[other] = i + 1; /* no parallel edges */
         }
         s.neighbours[i] = s.degree[i] = (int32_t)(filled - s.begin[i]);
     }
@@ -292,8 +292,8 @@ EXPORT int ohm_order(int64_t threads, int64_t nodes, double most, const int32_t 
     return sort_by_tree(n, start, column, order, rank);
 }
 
-/* count[k] <- rows of column k of the factor, none if k is `eliminated` or later, as such nodes are kept; total <- their sum and the
- * sum of their squares. With `first`, where columns begin, rows are written too. Gives up above `most` entries. */
+/* count[k] <- rows of column k of the factor, zero from k = `eliminated` on, as such nodes are kept; total <- their sum and the
+ * sum of their squares. With `first`, the offsets of columns, rows are written as well. Stops above `most` entries. */
 EXPORT int ohm_pattern(int64_t threads, int64_t nodes, int64_t eliminated, int64_t most, const int32_t *start,
                        const int32_t *column, const int32_t *order, const int32_t *rank, int32_t *count, double *total,
                        const int64_t *first, int32_t *row) {

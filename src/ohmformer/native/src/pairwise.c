@@ -1,16 +1,16 @@
 /* Effective resistances of all pairs of nodes of small graphs by elimination without subtractions.
  *
- * Eliminating node k joins its neighbours i and j by c_ki c_kj / D_k, D_k the sum of its conductances; between two nodes that are
- * left at last, the resistance is 1 / c. Of a graph's four quarters every two are kept in turn, the others eliminated, and what is
- * left is a graph of half the size. That is n^3 work altogether, as 6 < 8. A step changes conductances by four roundings at most,
- * and a resistance by no more than all conductances, so that a resistance is right to 4 n roundings whatever their range.
+ * Eliminating node k connects its neighbours i and j by c_ki c_kj / D_k, with D_k the sum of its conductances; between the last
+ * two nodes the resistance is 1 / c. The nodes are divided into quarters; for every two of them the others are eliminated, which
+ * leaves a graph of half the size. The total work is O(n^3), as 6 < 8. A step changes conductances by at most four rounding errors,
+ * and resistances no more than conductances, so the error of a resistance is at most 4 n rounding errors for any range.
  */
 #include "kernel.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The sum of so many numbers, right to rounding. */
+/* Sum `count` numbers, accurate to rounding. */
 static double sum_of(int64_t count, const double *x) {
     double sum = 0, rest = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -21,7 +21,7 @@ static double sum_of(int64_t count, const double *x) {
     return sum + rest;
 }
 
-/* Resistances between nodes number[0..n-1], whose conductances are the n x n matrix c, to their places in `out`. */
+/* Write the resistances between nodes number[0..n-1], with the n x n matrix c of conductances, to their positions in `out`. */
 static void between(int64_t n, const double *c, const int64_t *number, double *memory, int64_t *names, int64_t width, double *out) {
     if (n == 2) out[width * number[0] + number[1]] = out[width * number[1] + number[0]] = 1 / c[1];
     if (n <= 2) return;
@@ -29,7 +29,7 @@ static void between(int64_t n, const double *c, const int64_t *number, double *m
     for (int first = 0; first < 4; first++)
         for (int second = first + 1; second < 4; second++) {
             int64_t gone = 0, left = n;
-            for (int64_t i = n; i-- > 0;) { /* those to be eliminated first, then those that are kept */
+            for (int64_t i = n; i-- > 0;) { /* first the nodes to be eliminated, then those that are kept */
                 const int64_t quarter = 4 * i / n;
                 if (quarter == first || quarter == second) order[--left] = i;
             }
@@ -83,7 +83,7 @@ static int some(const void *arguments, int64_t first, int64_t last) {
 }
 
 /* resistance <- effective resistances of all pairs of every graph, inf between components; conductance: those of its edges, zero
- * elsewhere; start: where the matrices begin, rows side by side */
+ * elsewhere; start: offsets of the matrices, stored by rows */
 EXPORT int ohm_pairwise(int64_t threads, int64_t graphs, const int64_t *size, const int64_t *start, const double *conductance,
                         double *resistance) {
     const Pairs a = {size, start, conductance, resistance};

@@ -1,7 +1,7 @@
 /* Clusters of the nodes of a graph, of which edges are seen once, some at a time. */
 #include "kernel.h"
 
-/* For every edge the end in the cluster of the smaller volume (sum of degrees) moves to the other one, if that stays within `most`. */
+/* For every edge, move the end in the cluster of smaller volume (sum of degrees) to the other one, if that stays within `most`. */
 EXPORT int ohm_cluster(int64_t threads, int64_t edges, int64_t most, const int64_t *tail, const int64_t *head,
                        const int64_t *degree, int64_t *cluster, int64_t *volume) {
     (void)threads;

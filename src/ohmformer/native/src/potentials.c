@@ -1,8 +1,8 @@
 /* Potentials from the factor of a Laplacian, and what they are worth.
  *
- * Demands go through the factor in panels, rows of numbers in the order of elimination: forwards every node hands its demand on to
- * later neighbours, backwards it takes its potential from theirs. Columns of the factor that share their rows are worked on
- * together, a few rows and some vectors of demands in registers. A panel is centred and measured while it is there.
+ * Demands pass through the factor in panels, stored by rows in elimination order: in the forward sweep every node passes its demand
+ * to later neighbours, in the backward sweep it computes its potential from theirs. Columns of the factor with the same rows are
+ * processed together, a few rows and vectors of demands at a time in registers. A panel is centred and measured while it is there.
  */
 #define _DEFAULT_SOURCE /* madvise */
 #include "factor.h"
@@ -12,12 +12,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define WIDE (LANES / 2) /* numbers of a register in float64 */
+#define WIDE (LANES / 2) /* float64 numbers per register */
 #define SOME 4           /* registers of demands, and */
 #define TALL 4           /* rows or columns whose sums are kept in registers */
-#define PANEL 16         /* demands that go through the factor together */
+#define PANEL 16         /* demands that are solved together */
 #define AT_ONCE 32       /* columns of a block */
-#define AHEAD 16         /* rows that are asked for in advance */
+#define AHEAD 16         /* distance of prefetches, in rows */
 #define SUMS 4
 
 typedef double Doubles __attribute__((vector_size(4 * LANES), aligned(8)));
@@ -27,24 +27,24 @@ typedef struct {
     const int64_t *first;
     const int32_t *row;
     const double *fraction, *pivot;
-    const int32_t *order, *rank;      /* the nodes in the order of elimination, and where they are in it */
+    const int32_t *order, *rank;      /* the nodes in elimination order, and its inverse */
     const int64_t *owner, *component; /* the graph and the component of every node */
-    const int32_t *start, *column;    /* conductances by rows, null if nothing is measured */
+    const int32_t *start, *column;    /* conductances by rows, NULL if nothing is measured */
     const double *value, *psi;
     double *phi, *sums;
     int64_t blocks;
-    int32_t *end;                   /* where blocks of columns end */
-    int32_t *row_start, *neighbour; /* conductances by rows in the order of elimination */
-    double *conductance, *size; /* and how many nodes every component has */
+    int32_t *end;                   /* ends of blocks of columns */
+    int32_t *row_start, *neighbour; /* conductances by rows in elimination order */
+    double *conductance, *size; /* and the number of nodes of every component */
 } Sweep;
 
-/* Fresh memory costs as much as a sweep, less in huge pages. */
+/* First use of memory takes as long as a sweep, less with huge pages. */
 static double *in_huge_pages(int64_t numbers) {
     const int64_t page = 1 << 21, size = (numbers * sizeof(double) + page) / page * page;
     if (size <= 2 * page) return malloc(size);
     double *found = aligned_alloc(page, size);
 #ifdef MADV_HUGEPAGE
-    if (found) madvise(found, size, MADV_HUGEPAGE); /* advice: an answer does not depend on it */
+    if (found) madvise(found, size, MADV_HUGEPAGE); /* only advice: results do not depend on it */
 #endif
     return found;
 }
@@ -66,11 +66,11 @@ INLINE void add_rows(const int count, const int tall, int64_t columns, const dou
         for (int v = 0; v < count; v++) ((Doubles *)(x + stride * row[e + r]))[v] = sum[r][v];
 }
 
-/* Columns begin to end - 1, which share their rows: their demands are handed on to later nodes. */
+/* Forward step for columns begin to end - 1, which have the same rows: pass their demands to later nodes. */
 INLINE void hand_on(const int count, const Sweep *a, int64_t begin, int64_t end, int64_t stride, double *x) {
     const int64_t columns = end - begin, rows = a->first[end] - a->first[end - 1];
     const int32_t *row = a->row + a->first[end - 1];
-    const double *f[AT_ONCE]; /* from the rows on that all share */
+    const double *f[AT_ONCE]; /* from the first shared row on */
     Doubles own[AT_ONCE][SOME];
     for (int64_t k = 0; k < columns; k++)
         for (int v = 0; v < count; v++) own[k][v] = ((Doubles *)(x + stride * (begin + k)))[v];
@@ -89,7 +89,7 @@ INLINE void hand_on(const int count, const Sweep *a, int64_t begin, int64_t end,
     }
 }
 
-/* The other way round: potentials of column begin + k and of `tall` - 1 before it from those of later nodes. */
+/* Backward step: compute the potentials of column begin + k and of the `tall` - 1 before it from those of later nodes. */
 INLINE void take_back(const int count, const int tall, const Sweep *a, int64_t begin, int64_t end, int64_t k, int64_t stride,
                       double *x) {
     const int64_t columns = end - begin, rows = a->first[end] - a->first[end - 1];
@@ -128,7 +128,7 @@ INLINE void one_block(const int count, const int forwards, const Sweep *a, int64
     if (k == 0) take_back(count, 1, a, begin, end, k, stride, x);
 }
 
-/* All blocks, in order or in reverse order */
+/* Process all blocks, in forward or in reverse order */
 INLINE void through_factor(const int forwards, const Sweep *a, int64_t stride, double *x) {
     for (int64_t at = 0; at < a->blocks; at++) {
         const int64_t b = forwards ? at : a->blocks - 1 - at, begin = b ? a->end[b - 1] : 0, end = a->end[b];
@@ -138,7 +138,7 @@ INLINE void through_factor(const int forwards, const Sweep *a, int64_t stride, d
     }
 }
 
-/* Take off `mean`, that of every component, if there is one, and add up what is left for the next one. */
+/* Subtract `mean`, one per component, unless it is NULL, and compute the means of the result. */
 static void centre(const Sweep *a, int64_t stride, const double *mean, double *x, double *sum) {
     memset(sum, 0, a->components * stride * sizeof *sum);
     for (int64_t j = 0; j < a->nodes; j++) {
@@ -153,7 +153,8 @@ static void centre(const Sweep *a, int64_t stride, const double *mean, double *x
         for (int64_t v = 0; v < stride; v++) sum[stride * c + v] /= a->size[c];
 }
 
-/* left <- left - L x, summed without loss; sums of every graph <- squares of left, energy of x, squares of left as it was */
+/* left <- left - L x by compensated summation; sums of every graph += squared norm of left, energy of x, squared
+ * norm of the old left */
 INLINE void measure(const int count, const Sweep *a, int64_t stride, const double *x, double *left, double *sums) {
     const int64_t entries = a->row_start[a->nodes], apart = stride / WIDE;
     for (int64_t j = 0; j < a->nodes; j++) {
@@ -164,7 +165,7 @@ INLINE void measure(const int count, const Sweep *a, int64_t stride, const doubl
         for (int64_t e = a->row_start[j]; e < a->row_start[j + 1]; e++) {
             const Doubles *other = (Doubles *)(x + stride * a->neighbour[e]);
             fetch(x + stride * a->neighbour[e + AHEAD < entries ? e + AHEAD : e], count * WIDE);
-            for (int v = 0; v < count; v++) { /* sum + rest is exact but for eps^2: rest takes what rounding would lose */
+            for (int v = 0; v < count; v++) { /* sum + rest is exact up to eps^2: rest collects the rounding errors */
                 const Doubles drop = own[v] - other[v], flow = a->conductance[e] * drop, s = sum[v] - flow, part = s - sum[v];
                 rest[v] += (sum[v] - (s - part)) + (-flow - part);
                 sum[v] = s;
@@ -174,12 +175,12 @@ INLINE void measure(const int count, const Sweep *a, int64_t stride, const doubl
         for (int v = 0; v < count; v++) {
             to[v] = sum[v] + rest[v];
             total[v] += to[v] * to[v];
-            total[apart + v] += energy[v] / 2; /* every edge is met at both ends */
+            total[apart + v] += energy[v] / 2; /* every edge is visited from both ends */
         }
     }
 }
 
-/* Potential times potential times conductance, of a panel that went forwards, added to sums of every graph that lie `apart` */
+/* Add squared potentials times conductances, after the forward sweep of a panel, to sums of every graph that are `apart` apart */
 static void add_energy(const Sweep *a, int64_t stride, const double *x, double *sums, int64_t apart) {
     for (int64_t j = 0; j < a->nodes; j++) {
         double *energy = sums + apart * a->owner[a->order[j]];
@@ -187,7 +188,7 @@ static void add_energy(const Sweep *a, int64_t stride, const double *x, double *
     }
 }
 
-/* Panels first to last - 1 of the demands, through the whole factor and back, or only forwards for their energies */
+/* Solve panels first to last - 1 of the demands, or only sweep them forward for their energies */
 static int sweep(const void *arguments, int64_t first, int64_t last) {
     const Sweep *a = arguments;
     const int64_t widest = a->demands < PANEL ? (a->demands + WIDE - 1) / WIDE * WIDE : PANEL, measured = a->start != NULL;
@@ -223,7 +224,7 @@ static int sweep(const void *arguments, int64_t first, int64_t last) {
     return failed;
 }
 
-/* Conductances by rows in the order of elimination */
+/* Sort conductances by rows into elimination order */
 static void sort_rows(const Sweep *a) {
     int32_t at = 0;
     for (int64_t j = 0; j < a->nodes; j++) {
@@ -251,8 +252,8 @@ static int run(int64_t threads, Sweep a) {
     return failed;
 }
 
-/* phi <- potentials of demands psi that sum to zero on every component, zero at its ground; `demands` of them, rows side by side.
- * If phi is null, the last of the four sums of every graph, rows of `demands`, is the energy psi . L^+ psi, in half the time. */
+/* phi <- potentials of `demands` demands psi, stored by rows, which sum to zero on every component; phi is zero at its ground.
+ * If phi is NULL, the last of the four sums of every graph, rows of `demands`, is the energy psi . L^+ psi, in half the time. */
 EXPORT int ohm_sweep(int64_t threads, int64_t nodes, int64_t demands, int64_t graphs, const int64_t *first, const int32_t *row,
                      const double *fraction, const double *pivot, const int32_t *order, const int64_t *owner,
                      const double *psi, double *phi, double *sums) {
@@ -261,7 +262,7 @@ EXPORT int ohm_sweep(int64_t threads, int64_t nodes, int64_t demands, int64_t gr
 }
 
 /* The same with potentials centred on every component and measured, given conductances by rows: the sums of every graph are the
- * squares of the residual r, the energy of phi, the squares of psi, and the energy r . L^+ r. */
+ * squared norm of the residual r, the energy of phi, the squared norm of psi, and the energy r . L^+ r. */
 EXPORT int ohm_answer(int64_t threads, int64_t nodes, int64_t demands, int64_t graphs, int64_t components, const int64_t *first,
                       const int32_t *row, const double *fraction, const double *pivot, const int32_t *order, const int32_t *rank,
                       const int64_t *owner, const int64_t *component, const int32_t *start, const int32_t *column,

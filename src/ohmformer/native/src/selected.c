@@ -1,11 +1,11 @@
 /* Effective resistances on the pattern of the factor of a large Laplacian (factor.c says what it is).
  *
- * j hangs on its later neighbours by the fractions f_k, so from any other later node i
+ * Node j is connected to its later neighbours with fractions f_k, so for any other later node i
  *
  *     R_ij = 1 / D_j + s_i - q,   s_i = sum_k f_k R_ik,   q = sum_i f_i s_i / 2,
  *
- * Takahashi's recurrence for resistances instead of entries of an inverse: where j has one later neighbour s and q vanish, and R_ij
- * is right to rounding however far away the ground is. Rows of column j are among those of the columns of its rows.
+ * which is Takahashi's recurrence for resistances instead of entries of an inverse: if j has one later neighbour, s and q vanish,
+ * and R_ij is accurate to rounding at any distance from the ground. Rows of column j are among those of the columns of its rows.
  */
 #include "factor.h"
 #include "kernel.h"
@@ -20,8 +20,8 @@ typedef struct {
     double *resistance, *d_resistance, *ground;
 } Selected;
 
-/* Column j, once resistances between its rows are in a matrix (and in a second one how they move), where j gets a row and a
- * column. `place` says which row of the matrix belongs to which row of the factor. */
+/* Compute column j from the resistances between its rows, given in a matrix (and their tangents in a second one), and add a row and
+ * a column for j. `place` maps the rows of the factor to rows of the matrix. */
 INLINE void select_column(const int dual, const Selected *a, int64_t j, int64_t stride, const int32_t *place, double *matrix,
                           double *d_matrix, double *sum, double *d_sum) {
     const int64_t begin = a->first[j], count = a->first[j + 1] - begin;
@@ -53,7 +53,7 @@ INLINE void select_column(const int dual, const Selected *a, int64_t j, int64_t 
     if (dual) d_matrix[(stride + 1) * count] = 0;
 }
 
-/* Block by block of columns that share their rows, so that resistances between these are looked up once for all of them. */
+/* Process blocks of columns with the same rows, so that resistances between these are looked up once per block. */
 INLINE int select_all(const int dual, const Selected a) {
     const int64_t n = a.nodes;
     int64_t most = 1;
@@ -82,7 +82,7 @@ INLINE int select_all(const int dual, const Selected a) {
         }
         for (int64_t x = 0; x < shared; x++) number[rows[x]] = 0;
         for (int64_t j = b - 1; j >= begin; j--) {
-            const int64_t later = b - 1 - j; /* columns of the block after j, the last of which came first */
+            const int64_t later = b - 1 - j; /* later columns of the block; the last one was processed first */
             for (int64_t e = 0; e < later + shared; e++) place[e] = (int32_t)(e < later ? shared + later - 1 - e : e - later);
             a.ground[j] = 0;
             if (later + shared) select_column(dual, &a, j, stride, place, r, d_r, sum, d_sum);
@@ -94,7 +94,7 @@ INLINE int select_all(const int dual, const Selected a) {
 }
 
 /* resistance <- effective resistances on the pattern of the factor, with their tangents if those of the factor are given;
- * ground <- the effective resistance of every node and the ground of its component. Between kept nodes resistances are given. */
+ * ground <- the effective resistance between every node and the ground of its component. Those between kept nodes are inputs. */
 EXPORT int ohm_select(int64_t threads, int64_t nodes, int64_t eliminated, const int64_t *first, const int32_t *row,
                       const double *fraction, const double *d_fraction, const double *pivot, const double *d_pivot, double *resistance,
                       double *d_resistance, double *ground) {

@@ -1,6 +1,6 @@
 /* Inverses of small graphs by Chebyshev cubing, graph by graph, so that all of a molecule's matrices are in the first caches.
  *
- * A matrix is its rows, each filled up with zeros to whole vectors of floats; the number of rows is filled up to a multiple of
+ * A matrix is stored by rows, each padded with zeros to whole vectors of floats; the number of rows is padded to a multiple of
  * four.
  */
 #include "kernel.h"
@@ -11,41 +11,41 @@
 #define EDGES SMALL_EDGES
 #define LAYERS SMALL_LAYERS
 #define DEGREE SMALL_DEGREE /* 3^STEPPED */
-#define STEPPED 2           /* layers that are made of steps */
-#define SPARSE 4            /* if no more than one entry of so many is not zero */
-#define ROWS 4              /* that a product makes at once */
-#define SHARE 8             /* graphs that a thread takes at a time */
+#define STEPPED 2           /* layers that are computed by steps */
+#define SPARSE 4            /* use steps if at most one in so many entries is nonzero */
+#define ROWS 4              /* rows that a product computes at a time */
+#define SHARE 8             /* graphs that a thread processes at a time */
 
 typedef struct { /* as cubing.Plan */
     float start, layers, squarings, omega[DEGREE], offset[LAYERS];
 } Plan;
 
-typedef struct { /* of N = D^-1/2 L D^-1/2, by rows, several at one place if there are parallel edges */
+typedef struct { /* of N = D^-1/2 L D^-1/2, by rows, with separate entries for parallel edges */
     int first[NODES + 1], column[NODES + 2 * EDGES];
     double value[NODES + 2 * EDGES];
 } Entries;
 
 typedef struct { /* one graph */
-    int nodes, n, width;  /* n rows and as many columns, with filling */
+    int nodes, n, width;  /* n rows and `width` columns, padding included */
     const double *degree; /* of every node */
     const double *root;   /* one over the square root of the degree, or zero */
     const double *null;   /* spans the null space of N on every component */
-    const int64_t *label; /* of the component */
+    const int64_t *label; /* component of every node */
 } Graph;
 
-typedef struct { /* what one thread works in */
+typedef struct { /* scratch memory of one thread */
     Entries entries;
     double onto[NODES * NODES], sum[NODES * NODES];
     float matrices[5 * (NODES * NODES + LANES)];
 } Workspace;
 
-/* Matrices lie close to each other: if they began at like addresses they would be after the same places in the cache. */
+/* Matrices are packed with small gaps: at aligned addresses they would compete for the same places in the cache. */
 static float *matrix(Workspace *work, const Graph *g, int number) { return work->matrices + number * (g->n * g->width + LANES); }
 
-/* How many vectors of so many columns to work on together: three, but four as two and two */
+/* Number of vectors of columns to process together: three, but four as two and two */
 static int at_once(int columns) { return columns == 4 * LANES ? 2 : columns < 3 * LANES ? columns / LANES : 3; }
 
-/* ROWS rows and some vectors of columns of by a b */
+/* Compute ROWS rows and some vectors of columns of by a b */
 INLINE void tile(int n, int width, const int columns, const float *a, const float *b, float *out, float by) {
     Vector sum[ROWS][3] = {0}, row[3];
     for (int k = 0; k < n; k++) {
@@ -75,7 +75,7 @@ static void add_diagonal(int n, int width, float *a, float x) {
     for (int i = 0; i < n; i++) a[i * width + i] += x;
 }
 
-/* P, which is I minus the projection on the null space */
+/* onto <- P, which is I minus the projection onto the null space */
 static void project(const Graph *g, double *onto) {
     for (int c = 0; c < g->n * g->width; c++) onto[c] = 0;
     for (int i = 0; i < g->nodes; i++) {
@@ -85,7 +85,7 @@ static void project(const Graph *g, double *onto) {
     }
 }
 
-/* The entries of N, from the edges between nodes that are numbered from `node` on */
+/* Find the entries of N, from the edges between nodes that are numbered from `node` on */
 static void find_entries(const Graph *g, int64_t node, int64_t edges, const int64_t *tail, const int64_t *head,
                          const double *resistance, Entries *entries) {
     int count[NODES] = {0}, found = 0;
@@ -105,7 +105,7 @@ static void find_entries(const Graph *g, int64_t node, int64_t edges, const int6
     }
 }
 
-/* Some vectors of columns of r <- r - N move */
+/* r <- r - N move, for some vectors of columns */
 INLINE void take_off(const Graph *g, const Entries *entries, const int columns, const float *move, float *r) {
     for (int i = 0; i < g->n; i++) {
         Vector *row = (Vector *)(r + i * g->width), left[3];
@@ -133,8 +133,8 @@ static void step(const Graph *g, const Entries *entries, float omega, float gamm
     }
 }
 
-/* The polynomial of ChebyshevCubing in N, as cubing._cube, in one of the first two matrices of the workspace. If N has few
- * entries its first layers are made of steps: cubing the polynomial of degree m gives that of degree 3 m, and so do 2 m steps. */
+/* Evaluate the polynomial of ChebyshevCubing in N, as cubing._cube, in one of the first two matrices of the workspace. If N is
+ * sparse its first layers are replaced by steps: cubing the polynomial of degree m gives that of degree 3 m, and so do 2 m steps. */
 static float *cube(const Graph *g, Workspace *work, const Plan *plan) {
     const Entries *entries = &work->entries;
     const int n = g->n, width = g->width, size = n * width, layers = plan->layers;
@@ -161,7 +161,7 @@ static float *cube(const Graph *g, Workspace *work, const Plan *plan) {
     return x;
 }
 
-/* left <- P - N sum; the norm of the longest column of D^1/2 (P - N sum) D^-1/2 */
+/* left <- P - N sum; return the largest column norm of D^1/2 (P - N sum) D^-1/2 */
 static double take_left(const Graph *g, const Workspace *work, float *left) {
     const int n = g->n, width = g->width;
     const Entries *entries = &work->entries;
@@ -180,7 +180,7 @@ static double take_left(const Graph *g, const Workspace *work, float *left) {
     }
     for (int j = 0; j < g->nodes; j++) {
         const double length = sqrt(squares[j]) * g->root[j];
-        longest = length <= longest ? longest : length; /* a NaN stays */
+        longest = length <= longest ? longest : length; /* NaN is kept */
     }
     return longest;
 }
@@ -235,9 +235,9 @@ static int invert(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* out <- D^-1/2 N^+ D^-1/2 of every graph, in matrices of `stride` columns, zero beyond the graph, which begin
- * at `base`. Of every graph, its residual and how often it was squared are kept: at least as often as its plan says, and at
- * most `most` times while the residual is beyond tol and each time halves it. Edges are in the order of their graphs. */
+/* out <- D^-1/2 N^+ D^-1/2 of every graph, in matrices of `stride` columns that begin at `base`, padded with zeros. residual and
+ * squared <- for every graph its residual and the number of squarings: at least as many as its plan has, and at most `most` while
+ * the residual exceeds tol and every squaring halves it. Edges are in the order of their graphs. */
 EXPORT int ohm_invert(int64_t threads, int64_t graphs, int64_t most, double tol, const int64_t *first_node,
                       const int64_t *first_edge, const int64_t *tail, const int64_t *head, const double *resistance,
                       const double *degree, const double *root, const double *null, const int64_t *label, const Plan *plans,
@@ -266,7 +266,7 @@ static int all_pairs(const void *arguments, int64_t first, int64_t last) {
             double *row = a->out + a->out_base[number] + i * nodes;
             for (int64_t j = 0; j < nodes; j++) {
                 const double between = diagonal[i] + diagonal[j] - 2 * x[i * stride + j];
-                row[j] = between < 0 ? 0 : between; /* a NaN stays */
+                row[j] = between < 0 ? 0 : between; /* NaN is kept */
             }
             if (a->label)
                 for (int64_t j = 0; j < nodes; j++)
@@ -276,8 +276,8 @@ static int all_pairs(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* out <- X_uu + X_vv - 2 X_uv of every graph, its matrix beginning at `out_base`: infinite between components; `label`
- * is null if every graph is connected. */
+/* out <- X_uu + X_vv - 2 X_uv of every graph, in a matrix that begins at `out_base`: infinite between components; `label`
+ * is NULL if every graph is connected. */
 EXPORT int ohm_all_pairs(int64_t threads, int64_t graphs, const int64_t *first_node, const int64_t *label,
                          const int64_t *base, const int64_t *stride, const double *inverse, const int64_t *out_base,
                          double *out) {

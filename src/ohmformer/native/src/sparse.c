@@ -3,27 +3,27 @@
 
 #include <string.h>
 
-#define AHEAD 32 /* entries of the matrix by which rows are asked for in advance */
-#define SHARE 1024 /* rows that a thread takes at a time: few enough that none waits for another one that is held up */
-#define FETCH(p) __builtin_prefetch(p, 0, 2) /* into the second cache, which waits for more lines at a time than the first */
+#define AHEAD 32 /* distance of prefetches, in entries of the matrix */
+#define SHARE 1024 /* rows that a thread processes at a time: few enough that none waits for a delayed one */
+#define FETCH(p) __builtin_prefetch(p, 0, 2) /* into the second-level cache, which supports more outstanding lines than the first */
 
 /* ------------------------------------------------------------------------------------------------ a Chebyshev layer
  *
- * A row of a direction is a signed byte for every demand. Demand 8 g + c is byte g % 4 of word 8 (g / 4) + c, so that shifts are
- * all it takes to find it, and the same demands share a word whether a register has four lanes or eight. What the bytes are to be multiplied by, the row's scale, has a code of eight
- * bits: the lowest ones of the first two lanes, whose demands make do with even numbers. In an array of its own it would be
- * one more fetch out of main memory for every entry of the matrix.
+ * A row of a direction has a signed byte per demand. Demand 8 g + c is byte g % 4 of word 8 (g / 4) + c, so that shifts suffice to
+ * extract it, and the same demands share a word for registers of four and of eight lanes. The bytes are multiplied by the row's
+ * scale, which has a code of eight bits: they are the lowest bits of the first two lanes, whose demands are restricted to even
+ * numbers. A separate array would cost one more fetch from main memory for every entry of the matrix.
  */
 
 #define MOST (64 / LANES) /* vectors of a row */
 #define PER (8 / LANES)   /* vectors of eight demands */
 #define LEVELS 126.0f
-#define ROUND 12582912.0f /* 1.5 * 2^23, next to which float32 holds whole numbers only */
+#define ROUND 12582912.0f /* 1.5 * 2^23, near which float32 represents whole numbers only */
 #define LOWEST 0x0101010101010101u
 
 typedef int32_t Words __attribute__((vector_size(4 * LANES), aligned(4)));
 
-static const Words CODE = {0x01010101, 0x01010101}; /* the bits of a row's first word vector that are its code's */
+static const Words CODE = {0x01010101, 0x01010101}; /* the bits of the code in the first word vector of a row */
 #if LANES == 8
 static const Vector COARSE = {2, 2, 1, 1, 1, 1, 1, 1}, FINE = {0.5f, 0.5f, 1, 1, 1, 1, 1, 1};
 #else
@@ -35,13 +35,13 @@ typedef struct {
     float omega;
     const int32_t *start, *column; /* I - gamma N, by rows */
     const float *value;
-    const Words *old; /* the direction before */
+    const Words *old; /* the previous direction */
     Words *new;
     Vector *residual;
-    Vector *sum; /* of all directions; or null if this one and the one before are to be added later */
+    Vector *sum; /* of all directions; or NULL if this one and the previous one are to be added later */
 } Arrays;
 
-/* Codes are scales of zero, 1.25 2^-63, 1.5 2^-63, 1.75 2^-63, 2^-62 and so on: float32 with two bits behind the first. */
+/* Codes represent scales of zero, 1.25 2^-63, 1.5 2^-63, 1.75 2^-63, 2^-62 and so on: float32 with a mantissa of two bits. */
 static inline float scale_of(uint32_t code) {
     const uint32_t bits = code ? 0x20000000u + (code << 21) : 0;
     float scale;
@@ -49,7 +49,7 @@ static inline float scale_of(uint32_t code) {
     return scale;
 }
 
-/* The code of the smallest scale of that size or more; of the largest one if there is none, and zero below all of them. */
+/* Return the code of the smallest scale that is at least `size`; of the largest scale if none is, and zero below all of them. */
 static inline uint32_t code_of(float size) {
     uint32_t bits;
     memcpy(&bits, &size, sizeof bits);
@@ -66,11 +66,11 @@ static inline uint32_t code_in(const Words *row) {
 
 static inline Words bits_of(uint32_t code) {
     const uint64_t each = code * LOWEST & 0x8040201008040201u;        /* bit t of byte t */
-    const uint64_t bits = (each + 0x00406070787c7e7fu) >> 7 & LOWEST; /* carried to the highest of its byte, and down */
+    const uint64_t bits = (each + 0x00406070787c7e7fu) >> 7 & LOWEST; /* carried to the highest bit of its byte, and shifted down */
     return (Words){bits, bits >> 32};
 }
 
-/* Vector v of a row: PER of them are eight demands */
+/* Vector v of a row; PER vectors hold eight demands */
 static inline Vector floats(const Words *row, int v) {
     const int g = v / PER, at = g / 4 * PER + v % PER;
     const Words word = at ? row[at] : row[0] & ~CODE;
@@ -99,7 +99,7 @@ INLINE void rows(int64_t first, int64_t last, const int vectors, const Arrays a)
         for (int v = 0; v < vectors; v++) {
             a.residual[vectors * i + v] = left[v];
             left[v] = (omega - 1) * own[v] + omega * left[v];
-            const Words size = (Words)left[v] & 0x7fffffff, larger = size > largest; /* bits of sizes are in their order */
+            const Words size = (Words)left[v] & 0x7fffffff, larger = size > largest; /* bit patterns are ordered like magnitudes */
             largest = (size & larger) | (largest & ~larger);
         }
         float most = 0;
@@ -107,7 +107,7 @@ INLINE void rows(int64_t first, int64_t last, const int vectors, const Arrays a)
         const uint32_t code = code_of(most * (1 / LEVELS));
         const float scale = scale_of(code);
         float levels = code ? 1 / scale : 0;
-        if (levels * most > LEVELS) levels = LEVELS / most; /* no scale is large enough: a shorter direction */
+        if (levels * most > LEVELS) levels = LEVELS / most; /* no scale is large enough: shorten the direction */
         for (int w = 0; w < words; w++) {
             Words bytes = w ? (Words){0} : bits_of(code);
             for (int byte = 0; byte < 4; byte++) {
@@ -129,7 +129,7 @@ static int direction(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* Rows `first` to `last` - 1 of one layer for eight times `groups` demands, 32 or 64. */
+/* Compute rows `first` to `last` - 1 of one layer for eight times `groups` demands, 32 or 64. */
 EXPORT int ohm_direction(int64_t threads, int64_t first, int64_t last, int64_t groups, float omega, const int32_t *start,
                          const int32_t *column, const float *value, const void *old, void *new, void *residual, void *sum) {
     const Arrays a = {8 * groups, start[last], first, omega, start, column, value, old, new, residual, sum};
@@ -138,7 +138,7 @@ EXPORT int ohm_direction(int64_t threads, int64_t first, int64_t last, int64_t g
 
 /* ------------------------------------------------------------------------------------------------ the residual */
 
-#define BLOCK 16 /* demands of which sums are kept in registers */
+#define BLOCK 16 /* demands whose sums are kept in registers */
 
 typedef double Quad __attribute__((vector_size(32), aligned(8)));
 
@@ -164,7 +164,7 @@ static int residual(const void *arguments, int64_t first, int64_t last) {
             memcpy(sum, a->psi + stride * i + b, wide * sizeof(double));
             for (int64_t e = a->start[i]; e < a->start[i + 1]; e++) {
                 const double value = a->value[e], *row = a->phi + stride * a->column[e] + b;
-                if (b == 0) { /* the whole row, some entries ahead */
+                if (b == 0) { /* prefetch the whole row, some entries ahead */
                     const char *soon = (const char *)(a->phi + stride * a->column[e + AHEAD < a->entries ? e + AHEAD : e]);
                     for (int64_t line = 0; line < 8 * demands; line += 64) FETCH(soon + line);
                 }
@@ -179,7 +179,7 @@ static int residual(const void *arguments, int64_t first, int64_t last) {
     return 0;
 }
 
-/* left <- psi - L phi in float64, for so many demands; a row of phi and psi begins stride numbers after the one before */
+/* left <- psi - L phi in float64, for `demands` demands; consecutive rows of phi and psi are `stride` numbers apart */
 EXPORT int ohm_residual(int64_t threads, int64_t nodes, int64_t demands, int64_t stride, const int32_t *start,
                         const int32_t *column, const double *value, const double *phi, const double *psi, double *left) {
     const Residual a = {demands, stride, start[nodes], start, column, value, phi, psi, left};

@@ -1,10 +1,10 @@
 /* Threads that sleep between jobs, and take shares of a job as they get to it.
  *
- * OpenMP waits at the end of a loop until every thread of its team has been there. On a busy machine a thread that has not
- * even started keeps all others waiting for its turn on a core. Here the caller takes shares like any other thread and waits at the
- * end only for shares that somebody has begun. It also means that libraries need no OpenMP runtime where they are installed.
+ * OpenMP waits at the end of a loop until every thread of its team has arrived. On a busy machine a thread that has not even
+ * started makes all others wait for its turn on a core. Here the caller takes shares like any other thread and at the end waits
+ * only for shares that have been started. Libraries also need no OpenMP runtime where they are installed.
  *
- * One job at a time is shared out; a second caller meanwhile does all of its own job. After a fork the child starts threads anew.
+ * One job at a time is shared; a concurrent caller does its whole job itself. After a fork the child starts new threads.
  */
 #include "kernel.h"
 
@@ -19,13 +19,13 @@ typedef struct {
     const void *arguments;
     int64_t count, share;
     const volatile int32_t *stop;
-    atomic_llong next; /* the first item that nobody has taken */
+    atomic_llong next; /* the first item that has not been taken */
     atomic_int failed;
     int64_t wanted; /* helpers that may still join */
     int64_t inside; /* helpers that have joined and not left */
 } Job;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows, and of a job's wanted and inside */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all that follows, and wanted and inside of a job */
 static pthread_cond_t announced = PTHREAD_COND_INITIALIZER, left = PTHREAD_COND_INITIALIZER;
 static Job *current;
 static int64_t helpers;
@@ -33,7 +33,7 @@ static int prepared_for_fork;
 
 _Thread_local const volatile int32_t *stop_flag;
 
-/* Kernels that this thread calls are to end as soon as *flag is nonzero. */
+/* Let kernels that this thread calls stop as soon as *flag is nonzero. */
 EXPORT void stop_when(const volatile int32_t *flag) { stop_flag = flag; }
 
 static void take_shares(Job *job) {
@@ -61,14 +61,14 @@ static void *help(void *unused) {
     return NULL;
 }
 
-/* The child of a fork has the caller's thread only, and nobody in it holds the lock. */
+/* Reset after a fork: the child has only the calling thread, and the lock is not held in it. */
 static void forget(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     announced = left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     current = NULL, helpers = 0;
 }
 
-/* One more helper, which leaves signals to Python's threads; nonzero if there cannot be one. */
+/* Start a helper, with signals left to Python's threads; return nonzero on failure. */
 static int start_helper(void) {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -86,7 +86,7 @@ static int start_helper(void) {
     return failed;
 }
 
-/* Make a job the current one, if there is none. */
+/* Make a job the current one, if there is none; return whether this succeeded. */
 static int announce(Job *job) {
     int free = 0;
     if (pthread_mutex_trylock(&lock)) return 0;

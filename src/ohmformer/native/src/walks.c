@@ -1,7 +1,8 @@
 /* What estimates of resistances are made of: weights of short walks, and random demands.
  *
- * Weights of walks between given pairs of nodes are entries of the powers of a symmetric sparse matrix A. Rows of A^2, walks of two steps, are made first. Those of longer walks are spread out over an array of all nodes, one at a time,
- * and meet the rows of the other ends half-way: with y = A^k e_u, (A^(k + 2))_uv is the sum of y over row v of A^2.
+ * Weights of walks between given pairs of nodes are entries of the powers of a symmetric sparse matrix A. Rows of A^2, walks of two
+ * steps, are computed first. Weights of longer walks are scattered into an array over all nodes, for one node u at a time, and
+ * combined with rows of the other ends: with y = A^k e_u, (A^(k + 2))_uv is the sum of y over row v of A^2.
  */
 #include "kernel.h"
 
@@ -14,7 +15,7 @@ typedef struct {
     int64_t nodes, reach;
     const int32_t *start, *column; /* A by rows */
     const double *value;
-    const int64_t *begin; /* A^2 by rows, with room for a walk each */
+    const int64_t *begin; /* offsets of the rows of A^2, with room for every walk */
     int32_t *count, *end;
     float *weight;
     const int32_t *first, *other; /* the pairs of node u are u and other[first[u]] to other[first[u + 1] - 1] */
@@ -23,7 +24,7 @@ typedef struct {
 
 static int square(const void *arguments, int64_t from, int64_t to) {
     const Walks *a = arguments;
-    int32_t *place = calloc(a->nodes, sizeof *place); /* of a node in the row, counted from one */
+    int32_t *place = calloc(a->nodes, sizeof *place); /* position of a node in the row, counted from one */
     if (!place) return 1;
     for (int64_t u = from; u < to; u++) {
         int32_t *end = a->end + a->begin[u], count = 0;
@@ -48,7 +49,7 @@ static int square(const void *arguments, int64_t from, int64_t to) {
     return 0;
 }
 
-/* The rows of A^2: row u is count[u] nodes and weights from begin[u] on, where there is room for all walks of two steps from u. */
+/* Compute the rows of A^2: row u is count[u] nodes and weights from begin[u] on, with room for all walks of two steps from u. */
 EXPORT int ohm_square(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, const double *value,
                       const int64_t *begin, int32_t *count, int32_t *end, float *weight) {
     const Walks a = {.nodes = nodes, .start = start, .column = column, .value = value, .begin = begin, .count = count, .end = end,
@@ -60,7 +61,7 @@ typedef struct {
     float two, three; /* weights of the walks of two and of three steps from u */
 } Reached;
 
-/* Walks of four and of five steps from u to v, which are two steps from v after two and after three. */
+/* Sum walks of four and of five steps from u to v: two steps from v meet the ends of two and of three steps from u. */
 static inline void meet(const Walks *a, int64_t v, const Reached *y, double *sums) {
     const int32_t *end = a->end + a->begin[v], count = a->count[v];
     const float *weight = a->weight + a->begin[v];
@@ -74,7 +75,7 @@ static int walks(const void *arguments, int64_t from, int64_t to) {
     const int64_t n = a->nodes, most = 2 * a->reach;
     const int far = a->reach > 2;
     Reached *y = calloc(n, sizeof *y);
-    int32_t *seen = malloc(n * sizeof *seen); /* where walks of three steps end */
+    int32_t *seen = malloc(n * sizeof *seen); /* ends of walks of three steps */
     if (!y || !seen) {
         free(y), free(seen);
         return 1;
@@ -84,7 +85,7 @@ static int walks(const void *arguments, int64_t from, int64_t to) {
         const float *weight = a->weight + a->begin[u];
         double own[7] = {1}, sums[2];
         int64_t ends = 0;
-        for (int64_t e = a->start[u + 1]; far && u + 1 < to && e < a->start[u + 2]; e++) { /* rows that the next node needs */
+        for (int64_t e = a->start[u + 1]; far && u + 1 < to && e < a->start[u + 2]; e++) { /* prefetch rows for the next node */
             const int64_t at = a->begin[a->column[e]];
             for (int64_t line = 0; line < 6; line++) FETCH(a->end + at + 16 * line), FETCH(a->weight + at + 16 * line);
         }
@@ -163,8 +164,8 @@ static int noise(const void *arguments, int64_t from, int64_t to) {
     return 0;
 }
 
-/* demand <- the matrix times Gaussian columns `before` and following, each a quantile of 16 bits that edge, column and seed determine;
- * `columns`, a multiple of four, of them */
+/* demand <- the matrix times `columns` Gaussian columns, a multiple of four, from number `before` on; every Gaussian number is a
+ * quantile of 16 bits that are determined by edge, column and seed */
 EXPORT int ohm_noise(int64_t threads, int64_t nodes, int64_t columns, int64_t before, int64_t seed, const int32_t *start,
                      const int64_t *edge, const double *value, const float *quantile, double *demand) {
     const Noise a = {columns, before, (uint64_t)seed, start, edge, value, quantile, demand};
