@@ -1,4 +1,4 @@
-"""Learned constructions: ten numbers a layer, trained on somebody's graphs, for graphs of any size.
+"""Learned constructions: ten numbers a layer, trained on given graphs, for graphs of any size.
 
 A lemma is built for an interval that contains the spectrum; actual graphs seldom fill it. Here the numbers of ``scalars.py``
 are trained on the eigenvalues of given graphs to minimise the squared relative error

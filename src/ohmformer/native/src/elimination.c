@@ -64,7 +64,8 @@ static int64_t walk(int64_t from, int64_t nodes, const int32_t *start, const int
     return count;
 }
 
-/* distance <- for every component, distances from a peripheral node; incomplete, with -1 for missing ones, if the graph expands */
+/* distance <- for every component, distances from a peripheral node; if the graph expands, the search stops early: -1 for nodes
+   that it has not reached */
 EXPORT int ohm_distances(int64_t threads, int64_t nodes, const int32_t *start, const int32_t *column, int32_t *queue,
                          int32_t *distance) {
     (void)threads;

@@ -4,8 +4,8 @@
  *
  *     R_ij = 1 / D_j + s_i - q,   s_i = sum_k f_k R_ik,   q = sum_i f_i s_i / 2,
  *
- * which is Takahashi's recurrence for resistances instead of entries of an inverse: if j has one later neighbour, s and q vanish,
- * and R_ij is accurate to rounding at any distance from the ground. Rows of column j are among those of the columns of its rows.
+ * which is Takahashi's recurrence for resistances instead of entries of an inverse: if i is the only later neighbour of j, s_i and q
+ * vanish, and R_ij is accurate to rounding at any distance from the ground. Rows of column j are among those of the columns of its rows.
  */
 #include "factor.h"
 #include "kernel.h"
