@@ -48,8 +48,8 @@ class Answer:
     labels: Sequence[Hashable] | None = None
     """The node labels, if the graph came with labels."""
     error: float | None = None
-    """For potentials and flows, ``|phi - phi*|_L / |phi*|_L`` for the worst demand on the worst graph, the error of the
-    flow; with negative resistances, where L defines no norm, in the norm ``sum_e |r_e| f_e^2`` of flows. For resistances and
+    """For potentials and flows, the error of the flow, ``|phi - phi*|_L / |phi*|_L``, for the worst demand on the worst
+    graph; with negative resistances, in the norm ``sum_e |r_e| f_e^2`` of flows, as L defines none. For resistances and
     other positive numbers, the largest relative error. None if unknown."""
     error_kind: Literal["bound", "estimate"] | None = None
     """Whether ``error`` is proved, rounding included, or an estimate, which errs on the high side."""

@@ -83,7 +83,7 @@ def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nod
         gap, energy, size = (sums.sum(0, keepdim=True) if single else sums).unbind(1)
     else:
         left, energy = torch.empty_like(psi), torch.empty_like(psi)
-        for some in range(0, psi.shape[1], 16):  # never as wide as edges x demands
+        for some in range(0, psi.shape[1], 16):  # avoids an edges x demands array
             part = slice(some, some + 16)
             left[:, part], energy[:, part] = _by_edges(graph, phi[:, part], psi[:, part])
         gap, energy, size = (sum_over_graphs(graph, x) for x in (left.square(), energy, psi.square()))

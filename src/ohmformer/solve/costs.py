@@ -77,7 +77,7 @@ EDITS = 32
 """Edits of a graph up to which its factor is used for the edited one. Every edit adds a column of potentials: on a weighted
 grid of 300 x 300 an edit and a query take 0.05 s after one edit and 0.07 s after 30, with a new factor 0.13 s."""
 LIKELY = 0.9
-"""A factor predicted from sizes to take less than this fraction of the best time so far is always analyzed."""
+"""A factor predicted from sizes to take less than this fraction of the best time so far is always analysed."""
 PROBING = 0.15
 """Fraction of the best time so far that probing another engine may take. Processor time of plans, of the first answer to one
 demand at 1e-8: 0.042 of 0.27 s on 200,000 random nodes with 10^6 edges (0.034 of it builds rows, which the answer needs),
@@ -182,7 +182,7 @@ def solves(nodes: int, edges: int, demands: int, entries: int) -> float:
 
 
 def direct_if_flat(nodes: int, edges: int, demands: int) -> float:
-    """Predict a factor of a graph that can be drawn with few crossings, without analyzing it.
+    """Predict a factor of a graph that can be drawn with few crossings, without analysing it.
 
     A grid of 300 x 300 and a mesh of 150,000 nodes have 1.9 and 1.7 ``n log2 n`` entries and 16 and 17 ``n^1.5`` of work, a
     power grid a tenth of that.

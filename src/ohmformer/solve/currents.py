@@ -111,12 +111,12 @@ def at_nodes(graph: Graph, flow: Tensor) -> Tensor:
     return flow.new_zeros(graph.num_nodes, *flow.shape[1:]).index_add(0, tail, flow).index_add(0, head, flow)
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------------------------------------------- arguments
 
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Pairs of places; a place is a node, or several nodes with equal shares."""
+    """Pairs of places; a place is a node, or nodes with equal shares."""
 
     node: Int[Tensor, " shares"]
     share: Float[Tensor, " shares"]
@@ -192,7 +192,7 @@ class _Pairs:
                 raise ValueError(f"expected a source and its target to have no node in common, both have {name}")
 
     def side_by_side(self, graph: Graph) -> tuple[_Pairs, Int[Tensor, " pairs"] | None]:
-        """Put pairs of different graphs of a batch into shared columns, and return their order, if regions allow it."""
+        """Put pairs of different graphs into shared columns, and return their order, unless a region spans graphs."""
         of_place = graph.batch[self.node[self.of_place.first]]
         owner = of_place[self.source]
         if not torch.equal(of_place[self.of_place.owner], graph.batch[self.node]) or int(owner.unique().numel()) < 2:
@@ -277,7 +277,7 @@ def _resistance(pairs: _Pairs, potential: Float[Tensor, "nodes k"], of_places: b
 def _wrong(
     pairs: _Pairs, answer: Answer, of_places: bool, resistance: Float[Tensor, " pairs"]
 ) -> Float[Tensor, "2 pairs"] | None:
-    """Bound the error of every pair's flow in the energy norm, and of its resistance; None if that is not known.
+    """Bound the error of every pair's flow in the energy norm, and of its resistance; None if unknown.
 
     A column is off by the error times its own energy norm, ``(psi . phi)^(1/2)``, plus the rounding of flows.
     """

@@ -43,7 +43,7 @@ TIGHT = 1e-3
 FLOOR = 1e-14
 """Errors below this are not reduced further."""
 LOOSE = 1e-11
-"""Proved error above which elimination without subtractions is tried on small graphs."""
+"""Proved error of a factor or inverses above which elimination without subtractions is tried."""
 
 
 def harmonic(
@@ -63,7 +63,7 @@ def harmonic(
     The value is ``(nodes, k)``. ``residual`` bounds the distance of any potential from the harmonic function, relative to
     the range of the values on its component; so the maximum principle holds to ``tol`` of that range without clipping. The
     bound is proved from residuals measured in float64; ``error`` is the same bound including rounding of the returned
-    values. Ctrl-C and gradients are handled as in :func:`potentials`.
+    values. Ctrl-C and gradients are as for :func:`potentials`.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
@@ -95,7 +95,7 @@ def harmonic(
     return replace(check_reached(answer, tol), labels=asked.labels)
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------------------------------------------- arguments
 
 
 def _checked_values(graph: Graph, count: int, values: Tensor) -> Float[Tensor, "fixed k"]:
@@ -156,7 +156,7 @@ class Grounded:
 
     @cached_property
     def is_free(self) -> Bool[Tensor, " places"]:
-        """Which places are free nodes."""
+        """A mask of the places that are free nodes."""
         mask = torch.zeros(self.graph.num_nodes, dtype=torch.bool, device=self.graph.device)
         mask[self.place[self.free]] = True
         return mask
@@ -201,7 +201,7 @@ class Grounded:
         return off[0], off[1]
 
     def size(self, phi: Float[Tensor, "places k"], span: Float[Tensor, "components k"]) -> float:
-        """Compute the largest potential against the ground, relative to the range of values."""
+        """Compute the largest potential relative to the ground, divided by the range of values."""
         return _relative(self._per_component(self._against_ground(phi).abs(), "amax"), span)
 
     def _against_ground(self, phi: Float[Tensor, "places k"]) -> Float[Tensor, "places k"]:
@@ -235,7 +235,7 @@ class Grounded:
         """Bound the error of a measured residual: sums of flows are exact, flows are accurate to rounding."""
         tail, head = self.graph.edge_index
         sizes = torch.zeros_like(phi)
-        for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x columns
+        for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # avoids an edges x columns array
             flow = (x[tail] - x[head]).abs() / self.graph.resistance[:, None]
             out.index_add_(0, tail, flow).index_add_(0, head, flow)
         return 2 * EPS * sizes
@@ -322,7 +322,7 @@ def _potentials(
 
 
 def _corrected(network: Grounded, psi: Tensor, span: Tensor, answer: Answer, request: Request) -> Answer:
-    """Correct potentials until they are proved to be within the tolerance, as far as possible.
+    """Correct potentials until they are provably within the tolerance, if possible.
 
     A correction estimates the error of the potentials, up to its own error; it is added to them only if that is too large.
     """

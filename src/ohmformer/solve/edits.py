@@ -9,7 +9,7 @@ components of L joined by edits; w, the currents through the changes, and b solv
 
     (C^-1 + U^T G U) w - U^T E b = U^T G psi,    -E^T U w = -E^T psi.
 
-Any solution suffices; the system is singular once for every component of L' without a ground.
+Any solution suffices; the nullity of the system is the number of components of L' without a ground.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def edit(asked: LabelledGraph, add: Iterable[Any], remove: Iterable[Any], reweig
 
 
 def _with_resistance(edge: Any, least: int) -> tuple:
-    """Return an edge, given by number or two nodes, with its resistance as a tuple."""
+    """Return an edge, given by number or two nodes, and its resistance."""
     if not isinstance(edge, (tuple, list)) or not least <= len(edge) <= 3:
         wanted = "(node, node, resistance)" + (" or (edge number, resistance)" if least == 2 else "")
         raise ValueError(f"expected {wanted}, got {edge!r}")

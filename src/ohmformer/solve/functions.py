@@ -87,7 +87,7 @@ def heat_kernel(
 
 
 def _heat(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answer:
-    """Compute the kernels of graphs of similar size, padded; by LAPACK if requested or if rounding errors dominate."""
+    """Compute the kernels of graphs of similar size, padded; by LAPACK on request or if rounding dominates."""
     if method == "auto" and graph.width > SMALL and not graph.resistance.requires_grad:
         method = "direct"  # at 2,000 nodes LAPACK takes a fifth of the layers' time; it has no gradient
     made = None if method == "direct" else _by_layers(graph, s, "seeded" if method == "auto" else method, tol, trace)

@@ -99,9 +99,10 @@ def plan(
 ) -> Plan:
     """Plan how ``demands`` demands on a graph or batch would be solved for, without solving.
 
-    On large graphs, for more than three demands, this takes some Lanczos steps, which are kept for the next query about the
-    same graph. For fewer demands it names conjugate gradients unless distances show that they would be slow; an answer's own
-    plan says whether they converged, or which engine followed.
+    On large graphs, more than three demands take some Lanczos steps, which are kept for the next query about the same graph.
+    For fewer, conjugate gradients are named unless distances show that they would be slow; an answer's own plan says whether
+    they converged, or which engine followed.
+
     >>> print(plan([(0, 1), (1, 2), (2, 0)]).parts[0].engine)
     cubing
     """
@@ -164,7 +165,7 @@ def _fit_kernel(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> Bool[np.nd
 
 
 def _fit_float32(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> Bool[np.ndarray, " graphs"]:
-    """Select the graphs for whose inverses float32 is accurate enough; spectral bounds are kept with the selection."""
+    """Select the graphs for whose inverses float32 is accurate enough; bounds are kept with the selection."""
     found = chosen.copy()
     for which in _numbers(graph, chosen):
         found[chosen] = in_float32(_selected(graph, which).scaled_spectral_bounds())
@@ -221,13 +222,12 @@ def _small_factor(graph: Graph, which: Tensor | None, demands: int, reason: str)
 def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Part:
     """Plan the engine with the smallest predicted time. Probing spectrum and factor each take up to 15 % of the solve.
 
-    Elimination is predicted from sizes alone. For few demands, conjugate gradients are then tried; they end once they are
-    seen to take longer, or after 15 % of elimination's time. Their steps already solve the system, so nothing is probed. For
-    more demands, Lanczos estimates the number of layers of chebyshev and ends likewise, unless these most likely take less
-    than half of elimination's time. Neither is started on graphs whose distances show a small spectral gap. The symbolic
-    factorization gives the cost of a factor; it is skipped where it takes long and no factor is likely, and on expanders.
-    Earlier queries that elimination has answered, except the first, count: a factor is made once they would have paid for
-    it.
+    Elimination is predicted from sizes alone. For few demands, conjugate gradients are then tried, until they are seen to
+    take longer, or for 15 % of elimination's time. Their steps are part of the solve, so nothing is probed. For more
+    demands, Lanczos estimates the layers of chebyshev and ends likewise, unless these most likely take less than half of
+    elimination's time. Neither starts on graphs whose distances show a small spectral gap. The factor's pattern gives its
+    cost; it is skipped on expanders, or if it takes long and no factor is likely. Earlier queries answered by elimination,
+    except the first, count: a factor is made once they would have paid for it.
     """
     nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
@@ -341,7 +341,7 @@ def _direct(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Pa
 
 
 def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part | None:
-    """Plan solves with the kept factor of the graph, or of the graph it was edited from; None if there is none."""
+    """Plan solves with the kept factor of the graph, or of the one it was edited from; None if there is none."""
     edited = remembered(graph, EDITED)
     factor = edited.factor if edited else remembered(graph, "factor")
     if factor is None:
@@ -351,7 +351,7 @@ def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: st
 
 
 def fallback(problem: Problem, reason: str) -> Part | None:
-    """Return a part with the engine to try after one that missed its tolerance; None if there is none."""
+    """Plan the engine to try after one that missed its tolerance; None if there is none."""
     asked = problem.graph, problem.part.which, problem.demands.shape[1], reason
     if problem.part.engine == "conjugate" and _has_kernels(problem.graph):
         return _elimination(*asked)

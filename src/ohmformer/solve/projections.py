@@ -40,7 +40,7 @@ QUANTILES = torch.as_tensor(ndtri((np.arange(2**16) + 0.5) / 2**16)).float()
 """Gaussian quantiles of 16 random bits; their variance is one to 2e-5."""
 ROOTS = {"newton-schulz": NewtonSchulzRoot, "power-series": PowerSeriesRoot}
 
-# ---------------------------------------------------------------------------------------------------- how many
+# ---------------------------------------------------------------------------------------------------- numbers of projections
 
 
 def check_eps(eps: float) -> None:
@@ -58,9 +58,9 @@ def default_tolerance(eps: float | None) -> float:
 
 
 def interval(probes: Any, items: int, failure: float = FAILURE) -> tuple[Any, Any]:
-    """Return an interval for the ratio of a remainder's estimate, the mean of ``probes`` squared projections, to itself.
+    """Return bounds on the ratio of a remainder's estimate, the mean of ``probes`` squared projections, to its true value.
 
-    The ratio is chi squared over its degrees of freedom, within the interval for all items except with probability
+    The ratio is chi squared over its degrees of freedom, within the bounds for all items except with probability
     ``failure``.
     """
     tail = failure / (2 * max(items, 1))

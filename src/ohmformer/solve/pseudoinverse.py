@@ -93,13 +93,13 @@ class _PseudoInverse(torch.autograd.Function):
             raise KeyboardInterrupt  # nor an incomplete gradient
         adjoint, (tail, head) = found.value, ctx.graph.edge_index
         drop = torch.zeros_like(resistance)
-        for w, x in zip(adjoint.split(8, dim=1), phi.split(8, dim=1), strict=True):  # never as wide as edges x demands
+        for w, x in zip(adjoint.split(8, dim=1), phi.split(8, dim=1), strict=True):  # avoids an edges x demands array
             drop += ((w[head] - w[tail]) * (x[head] - x[tail])).sum(1)
         return drop / resistance.square(), adjoint, None, None, None
 
 
 def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
-    """Compute ``L^+ psi`` without gradient: solve every part of the batch with its engine and combine the answers."""
+    """Compute ``L^+ psi`` without gradient: solve every part of the batch with its engine and join the answers."""
     start = perf_counter()
     return replace(_solve(graph, psi, request), seconds=perf_counter() - start)
 

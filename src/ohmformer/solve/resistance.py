@@ -61,16 +61,16 @@ def effective_resistance(
     For all pairs the value is a matrix, or for a batch one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`.
     Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
     linear systems, ``error`` the largest relative error of any resistance. Small graphs whose resistances vary too widely
-    for accurate inverses are solved by elimination without subtractions, which is accurate to rounding for each resistance.
+    for accurate inverses use elimination without subtractions, accurate to rounding for each.
 
     All edges of a large graph are computed exactly by selected inversion if the factor of its Laplacian is small enough, as
-    for road networks, power grids and meshes; ``residual`` is then the largest relative difference from solves for some
-    edges and from Foster's theorem. With ``eps``, resistances of edges or pairs of other large graphs, or where it takes
-    less time, are estimated within ``1 +- eps``, all of them with probability 0.99: the contribution of short walks is
-    exact, the remainder is estimated by random projections, their number chosen by its measured size, and the few pairs that
-    remain uncertain are solved for. ``note`` says what was done. Such an estimate has no gradient. If stopped early, it uses
-    the projections so far. Without ``eps``, all edges of a graph of more than 8,000 nodes whose factor is too large are
-    estimated within 1 %, unless its resistances need a gradient: then every edge is solved for, which is slow.
+    for roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and
+    from Foster's theorem. With ``eps``, resistances of edges or pairs of other large graphs, or where it takes less time,
+    are estimated within ``1 +- eps``, all of them with probability 0.99: the contribution of short walks is exact, the
+    remainder is estimated by random projections, as many as its measured size requires, and the few uncertain pairs are
+    solved for. ``note`` says what was done. Such an estimate has no gradient. If stopped early, it uses the projections so
+    far. Without ``eps``, all edges of a graph of more than 8,000 nodes whose factor is too large are estimated within 1 %,
+    unless its resistances need a gradient: then every edge is solved for, which is slow.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
@@ -204,7 +204,7 @@ def needs_gradient(graph: Graph) -> bool:
 def _parts(
     graph: Graph, demands: int, request: Request, *, inverses: bool = True
 ) -> Iterator[tuple[Int[Tensor, " graphs"], Graph, Part]]:
-    """Yield the parts of a plan: small graphs together, with inverses if these pay off; every other graph on its own."""
+    """Yield parts of a plan: small graphs together, with inverses if these pay off; every other graph on its own."""
     every = torch.arange(graph.num_graphs, device=graph.device)
     for part in make_plan(graph, demands, request.tol, request.method, request.trace, inverses=inverses).parts:
         which = every if part.which is None else part.which
@@ -233,7 +233,7 @@ def _certified(value: Any, found: cubing.Inverses, request: Request) -> Answer:
 
 
 def _is_eliminated(graph: Graph, part: Part, request: Request) -> bool:
-    """Return whether a part without inverses computes resistances by elimination of pairs: for small graphs."""
+    """Return whether a part without inverses uses elimination of pairs: for small graphs."""
     return part.engine in ("cubing", "direct") and graph.width <= SMALL and not request.trace
 
 
@@ -328,10 +328,9 @@ def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -
 def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answer:
     """Compute resistances with one solve per pair, a few panels of pairs at a time.
 
-    With ``R = psi . phi*``, the relative error of ``psi . phi`` is at most the error e of phi, that of ``2 psi . phi -
-    |phi|_L^2`` at most ``e^2``. The latter equals ``psi . phi + phi . (psi - L phi)``; its last term is small, and its
-    rounding error is that of the flows. Where resistances vary widely its sum is small but its terms are not, and rounding
-    of the residual matters.
+    For ``R = psi . phi*``, the relative error of ``psi . phi`` is at most the error e of phi, that of ``2 psi . phi -
+    |phi|_L^2`` at most ``e^2``. The latter is ``psi . phi + phi . (psi - L phi)``, whose last term is small and rounds like
+    flows. Where resistances vary widely the sum is small but its terms are not, and rounding of the residual matters.
     """
     parts = torch.arange(len(u), device=graph.device).split(4 * PANEL)
 

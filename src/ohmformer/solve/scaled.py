@@ -224,7 +224,7 @@ class Extremes:
     """Number of steps taken."""
 
     def will_do(self, floor: float, steps: int) -> bool:
-        """Return whether more ``steps`` with this ``floor`` would give no more information."""
+        """Return whether a run with this ``floor`` and ``steps`` would give no more information."""
         return self.floor <= floor and (self.separated or self.floor > 0 or self.steps >= steps)
 
 

@@ -73,7 +73,7 @@ class Solver:
         kept = sum(bytes_kept(part.of(self.graph)) for part in self.plan.parts)
         return f"Solver({self.graph!r}, {engines}, {kept / 1e6:.3g} MB kept, prepared in {self.seconds:.2g} s)"
 
-    # ------------------------------------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------------------------------------ queries
 
     potentials = _asks(flow.potentials)
     electric_flow = _asks(flow.electric_flow)

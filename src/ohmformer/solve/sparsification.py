@@ -32,7 +32,7 @@ PAYS = 0.9
 FAILURE = 0.01
 """Probability that the error is larger than stated, on graphs of more than :data:`SMALL` nodes."""
 GUESS = 0.5
-"""Relative error of the estimated resistances; it affects only the probabilities, which may be any, and not the mean."""
+"""Relative error of the estimated resistances; it affects the probabilities, which may be any, but not the mean."""
 TOL = 1e-8
 """Residual of the linear systems for measuring eigenvalues."""
 

@@ -37,7 +37,7 @@ def eigenvectors(
     resistance: Any = None,
     conductance: Any = None,
 ) -> EigenAnswer:
-    """Compute the ``k`` smallest nonzero or largest eigenvalues with their eigenvectors, ``(nodes, k)``.
+    """Compute eigenvectors of the ``k`` smallest nonzero or largest eigenvalues, ``(nodes, k)``, and these eigenvalues.
 
     The smallest are ascending, the largest descending. If a graph has fewer, the other columns are zero and their
     eigenvalues NaN. ``residual`` is ``|L v - lambda v| / lmax`` for the worst of them, ``error`` is ``|L v - lambda v| /
@@ -86,7 +86,7 @@ def _of_part(graph: Graph, k: int, which: str, tol: float, method: str, trace: b
 
 
 def _answer(graph: Graph, vectors: Tensor, method: str, laplacian: str = "combinatorial", **certificate: Any) -> EigenAnswer:
-    """Return an answer with vectors ``(nodes, k)`` and their measured residual; the caller sets the joint eigenvalues."""
+    """Return vectors ``(nodes, k)`` with their measured residual; the caller sets the joint eigenvalues."""
     values = _rayleigh_quotients(graph, vectors.detach(), laplacian)
     residual, error = _eigen_residual(graph, vectors.detach(), values, laplacian)
     certificate |= {"eigenvalues": values, "error": error, "error_kind": "bound"}

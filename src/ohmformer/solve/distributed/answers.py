@@ -24,7 +24,7 @@ CERTIFICATE = "certificate.json"
 QUESTION = "question.json"
 
 Tell = Callable[[str], None]
-"""Callback on process 0, with the plan before any work and with a message after every panel."""
+"""Callback on process 0, with the plan before any work and a message after every panel."""
 
 
 class AnswerFiles:
@@ -72,7 +72,7 @@ class AnswerFiles:
         return found[0][1] if all(there for there, _ in found) else None
 
     def save(self, panel: int | str, arrays: Mapping[str, Tensor], certificate: Mapping[str, Any]) -> None:
-        """Write this process's arrays of a panel, and its certificate once all processes have done so."""
+        """Write this process's arrays of a panel, and its certificate once all have done so."""
         if self.out is None:
             return
         with whole_file(self._part(panel, self._shard.group.rank)) as temporary:
@@ -88,7 +88,7 @@ class AnswerFiles:
         return {name: torch.as_tensor(x, device=self._shard.group.device) for name, x in found.items()}
 
     def remove(self, panel: int) -> None:
-        """Remove this process's arrays of a panel that is contained in a later one."""
+        """Remove this process's arrays of a panel that a later one contains."""
         if self.out is not None:
             self._part(panel, self._shard.group.rank).unlink(missing_ok=True)
 

@@ -278,7 +278,7 @@ def _placed(edges: EdgeStream, counted: Counted, parts: int, rule: str, work: Pa
 
 
 def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str, tell: Progress) -> tuple[np.ndarray, str, int]:
-    """Return the part of every node, the rule used, and how many edges it cuts."""
+    """Return the part of every node, the rule, and the number of cut edges."""
     if rule == "auto" and counted.edges <= rules.METIS_EDGES and parts > 1 and rules.have_metis():
         rule = "metis"
     made = {
@@ -327,7 +327,7 @@ def _handed(work: Path, p: int) -> Path:
 
 
 def _part(p: int, parts: int, edges: EdgeStream, placed: Placed, out: Path, symmetrize: bool) -> tuple[PartFile, int]:
-    """Build the file of a part unless it exists; also return how many entries have an edge listed in both directions."""
+    """Build a part's file unless it exists; also count the entries whose edge is listed in both directions."""
     name, note, handed = f"part-{p:05d}.safetensors", _unfinished(out) / f"part-{p:05d}.json", _handed(_unfinished(out), p)
     if note.is_file():
         kept = json.loads(note.read_text())

@@ -140,7 +140,8 @@ def eigenvectors(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> EigenAnswer:
-    """Compute the ``k`` smallest nonzero eigenvalues and their eigenvectors, as :func:`ohmformer.eigenvectors`.
+    """Compute eigenvectors of the ``k`` smallest nonzero eigenvalues, as :func:`ohmformer.eigenvectors`.
+
 
     By subspace iteration (Corollary 7) with a few additional columns: Chebyshev polynomials of ``mu I - L`` that are small
     on the eigenvalues above the subspace, and orthogonalization by the Gram matrix of all columns, which is summed over all

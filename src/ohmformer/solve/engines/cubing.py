@@ -156,7 +156,7 @@ class _Inverse(torch.autograd.Function):
 
 
 class _Run:
-    """One inversion: the choice of depth, the work block by block, and the resulting certificate."""
+    """One inversion, block by block: its depth, work and certificate."""
 
     def __init__(self, graph: Graph, tol: float, native: bool) -> None:
         self.graph, self.tol, self.native = graph, tol, native
@@ -188,7 +188,7 @@ class _Run:
         of_node = torch.cat([degree * buffer[self.blocks.diagonal()], degree.new_zeros(1)])
         for block, depth, (residual, squarings) in zip(self.blocks.blocks, depths, found, strict=True):
             # R is off by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. R takes
-            # differences of rounded entries of D^1/2 X D^1/2, the residual sums: relative to the largest entry, as R >= 1/d
+            # differences of entries of D^1/2 X D^1/2, the residual sums; both round relative to the largest one, as R >= 1/d
             width, largest = block.node.shape[1], of_node[block.node].max() if block.node.numel() else 0.0
             rounding = 8 * EPS * float(largest)
             self.error = max(self.error, math.sqrt(width) * residual + rounding)

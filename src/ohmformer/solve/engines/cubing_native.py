@@ -30,7 +30,7 @@ def invert(
 
     Args:
         graph: a batch within the limits of the kernel.
-        blocks: the layout of its matrices.
+        blocks: where its matrices go.
         depths: the depth of every block.
         degree: the degree of every node.
         root: ``D^-1/2``, zero where the degree is zero.

@@ -20,7 +20,7 @@ from ohmformer.graph import Graph
 from ohmformer.solve.rows import edges_of
 
 EXACT, BUCKETS = 64, 264
-"""Degrees with a separate bucket, and total buckets: larger degrees share eight buckets per doubling."""
+"""Degrees with a bucket of their own, and all buckets: larger degrees have eight buckets per doubling."""
 MASK = 2**64 - 1
 
 
