@@ -86,10 +86,10 @@ def kirchhoff_index(
 ) -> Answer:
     """Compute the sum of all effective resistances, ``n tr L^+``, one per graph; ``inf`` if a graph is disconnected.
 
-    For large graphs it is exact by selected inversion if the factor of the Laplacian is small enough. With ``eps``, or to 1
-    % for graphs too large for all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` with random signs z until
-    ``error``, Student's quantile of 0.99 for its mean, is below ``eps``; there is no gradient. ``progress`` is called with
-    (layers, residual), or with ``eps`` (signs, residual).
+    For large graphs it is exact by selected inversion if the factor of the Laplacian is small enough. With ``eps``, or
+    within 1 % for graphs too large for all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` with random signs z
+    until ``error``, Student's quantile of 0.99 for its mean, is below ``eps``; there is no gradient. ``progress`` is called
+    with (layers, residual), or with ``eps`` (signs, residual).
     """
     check_tolerance(tol, method, METHODS)
     graph = as_graph(graph, resistance=resistance, conductance=conductance).graph
@@ -159,7 +159,7 @@ def _diagonal(graph: Graph, eps: float | None, seed: int, request: Request) -> A
 def _by_solves(graph: Graph, request: Request) -> Answer:
     """Compute the diagonal of ``L^+`` for graphs of similar size as a column, by one solve per node."""
     answer = apply_pinv(graph, graph.unpad(graph.projector()), request)
-    error = None if answer.error is None else answer.error + 16 * torch.finfo(graph.dtype).eps  # psi . phi rounds by this
+    error = None if answer.error is None else answer.error + 16 * torch.finfo(graph.dtype).eps  # rounding of psi . phi
     return replace(answer, value=answer.value.gather(1, graph.nodes.within[:, None]), error=error)
 
 

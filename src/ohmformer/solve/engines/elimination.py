@@ -33,7 +33,7 @@ from ohmformer.solve.scaled import OFTEN, empty_huge_pages
 
 WIDEST = native.KERNELS["ohm_conjugate"].limits["demands"]
 WITHOUT_KERNELS = 20_000
-"""Maximum number of nodes without kernels: some 40 microseconds per edge, then 5 s."""
+"""Maximum number of nodes without kernels: some 40 microseconds per edge, 5 s at this size."""
 AT_ONCE = 10
 """Steps between two reports."""
 STEPS = 1000
