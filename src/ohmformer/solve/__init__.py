@@ -1,7 +1,7 @@
 """The front door: a graph and a question in, an answer with a certificate out.
 
-Every answer says what it is worth: ``residual`` is measured, ``bound`` is proved (or None), ``layers`` and ``method`` say
-how it was made, ``plan`` which engine was chosen for which graphs and why.
+Every answer has a certificate: ``residual`` is measured, ``bound`` is proved (or None), ``layers`` and ``method`` say how it
+was computed, ``plan`` which engine was chosen for which graphs and why.
 """
 
 from ohmformer.solve.answer import Answer, EigenAnswer, FlowAnswer, GraphAnswer

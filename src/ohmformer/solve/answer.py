@@ -16,45 +16,45 @@ if TYPE_CHECKING:
 
 
 TOL = 1e-6
-"""The tolerance of questions that do not say one."""
+"""The default tolerance of queries."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A value and its certificate."""
+    """A value with its error certificate."""
 
     value: Any
-    """A tensor, or for one matrix per graph of a batch :class:`~ohmformer.graph.ragged.Matrices`."""
+    """A tensor; for one matrix per graph of a batch, :class:`~ohmformer.graph.ragged.Matrices`."""
     method: str
     layers: int
     residual: float
-    """Measured: see the function that made the answer."""
+    """Measured; the function that returned the answer defines it."""
     bound: float | None
-    """Proved, in exact arithmetic, for the same quantity; None where the proof needs a spectrum that is only estimated."""
+    """Proved bound on ``residual`` in exact arithmetic; None where the proof needs a spectrum that is only estimated."""
     spectrum: Spectrum | None = None
-    """The interval that depth was chosen for."""
+    """The spectral interval that the number of layers was chosen for."""
     note: str = ""
-    """Why this method, or what else there is to say."""
+    """Why this method was chosen, and other remarks."""
     stopped: bool = False
-    """Whether the work was stopped, by Ctrl-C or by ``progress``, before it reached its tolerance."""
+    """Whether the solve was stopped, by Ctrl-C or ``progress``, before it reached its tolerance."""
     trace: Trace | None = None
-    """With ``trace=True``, the state after every layer."""
+    """The state after every layer, if ``trace=True``."""
     plan: Plan | None = None
-    """Which engine was chosen for which graphs, and why, where linear systems were solved; what was predicted and took."""
+    """Where linear systems were solved, the engine chosen for each graph, the reason, predicted and actual times."""
     seconds: float | None = None
-    """What it took, plan and check included, where linear systems were solved."""
+    """Elapsed time including planning and checks, where linear systems were solved."""
     inertia: tuple[int, int, int] | None = None
-    """Of a graph with negative resistances, how many eigenvalues of L are positive, negative and zero; None if not known."""
+    """With negative resistances, the numbers of positive, negative and zero eigenvalues of L; None if unknown."""
     labels: Sequence[Hashable] | None = None
-    """What the nodes are called, where the graph came with labels."""
+    """The node labels, if the graph came with labels."""
     error: float | None = None
-    """Of potentials and flows ``|phi - phi*|_L / |phi*|_L`` of the worst demand on the worst graph, the error of the flow;
-    with negative resistances in the norm ``sum_e |r_e| f_e^2`` of flows, as L has none. Of resistances, and of other numbers
-    that are positive, the largest relative error of any. None where there is no such number."""
+    """For potentials and flows, the error of the flow, ``|phi - phi*|_L / |phi*|_L``, for the worst demand on the worst
+    graph; with negative resistances, in the norm ``sum_e |r_e| f_e^2`` of flows, as L defines none. For resistances and
+    other positive numbers, the largest relative error. None if unknown."""
     error_kind: Literal["bound", "estimate"] | None = None
-    """Whether ``error`` is proved, rounding included, or estimated, leaning to the high side."""
+    """Whether ``error`` is proved, rounding included, or an estimate, which errs on the high side."""
     rounded: bool = False
-    """Whether the potentials are right to the last bit of float64, so that no smaller error can be had."""
+    """Whether the potentials are accurate to the last bit of float64, so that no smaller error is possible."""
 
 
 A = TypeVar("A", bound=Answer)
@@ -62,7 +62,7 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True)
 class FlowAnswer(Answer):
-    """An electric flow: ``value`` is the current along the edges."""
+    """An electric flow; ``value`` is the current along the edges."""
 
     potential: Tensor = field(kw_only=True)
     energy: Tensor = field(kw_only=True)
@@ -75,7 +75,7 @@ class FlowAnswer(Answer):
 
 @dataclass(frozen=True)
 class EigenAnswer(Answer):
-    """Eigenvectors: ``value`` is ``(nodes, k)``, zero where a graph has fewer than k."""
+    """Eigenvectors; ``value`` is ``(nodes, k)``, with zero columns where a graph has fewer than k."""
 
     eigenvalues: Tensor = field(kw_only=True)
     """``(k,)``, or ``(graphs, k)`` for a batch; NaN where a graph has fewer than k."""
@@ -88,19 +88,19 @@ class EigenAnswer(Answer):
 
 @dataclass(frozen=True)
 class GraphAnswer(Answer):
-    """A graph made of another one: ``value`` is a :class:`~ohmformer.graph.Graph`."""
+    """A graph derived from another one; ``value`` is a :class:`~ohmformer.graph.Graph`."""
 
     kept: Tensor = field(kw_only=True)
-    """By number, the edges (:func:`sparsify`) or nodes (:func:`kron_reduce`) of the given graph that are in this one."""
+    """The numbers of the edges (:func:`sparsify`) or nodes (:func:`kron_reduce`) of the given graph that were kept."""
 
     @property
     def graph(self) -> Graph:
-        """The graph."""
+        """The derived graph."""
         return self.value
 
 
 def join(answers: Sequence[A], value: Any) -> A:
-    """Join the answers to parts of a question: the worst certificate, the deepest, every method once."""
+    """Join the answers to parts of a query: the worst certificate, the largest number of layers, every method once."""
     if len(answers) == 1:
         return replace(answers[0], value=value)
     worst = max(answers, key=lambda a: a.residual if a.residual == a.residual else float("inf"))
@@ -122,16 +122,16 @@ def join(answers: Sequence[A], value: Any) -> A:
 
 
 def as_estimate(answer: A, off: float, times: float = 1.0) -> A:
-    """Return the answer as an estimate whose error is ``off`` plus ``times`` the error of the solves it rests on."""
+    """Return the answer as an estimate whose error is ``off`` plus ``times`` the error of the underlying solves."""
     error = None if answer.error is None else off + times * answer.error
     return replace(answer, bound=None, error=error, error_kind=None if error is None else "estimate", rounded=False)
 
 
 def reached(answer: Answer, tol: float, tol_of: str = "residual") -> bool:
-    """Tell whether an answer is as good as was asked, or was stopped on purpose.
+    """Return whether an answer meets its tolerance, or was stopped on purpose.
 
-    Where resistances range so far that potentials in float64 cannot have a residual of ``tol``, an error of ``tol`` will do;
-    where they cannot have that either, potentials that are right to the last bit, unless less than :data:`TOL` was asked.
+    Where resistances vary too widely for float64 potentials with a residual of ``tol``, an error of ``tol`` is accepted; if
+    that is impossible too, potentials accurate to the last bit, unless ``tol`` is less than :data:`TOL`.
     """
     if answer.stopped or (answer.error is not None and answer.error <= tol):
         return True
@@ -139,7 +139,7 @@ def reached(answer: Answer, tol: float, tol_of: str = "residual") -> bool:
 
 
 def check_reached(answer: A, tol: float, tol_of: str = "residual") -> A:
-    """Return ``answer`` if it is as good as was asked; raise a ValueError that says what can be reached if not."""
+    """Return ``answer`` if it meets its tolerance; otherwise raise a ValueError that says what can be reached."""
     if reached(answer, tol, tol_of):
         return answer
     if tol_of == "error" and answer.error is None:
@@ -160,14 +160,14 @@ LAPLACIANS = ("combinatorial", "normalized")
 
 
 def check_laplacian(laplacian: str) -> bool:
-    """Say whether the normalised Laplacian is meant; raise a ValueError for anything that is none."""
+    """Return whether the normalized Laplacian is requested; raise a ValueError for an unknown name."""
     if laplacian not in LAPLACIANS:
         raise ValueError(f"expected laplacian among {', '.join(LAPLACIANS)}, got {laplacian!r}")
     return laplacian == "normalized"
 
 
 def check_tolerance(tol: float, method: str, methods: Sequence[str], tol_of: str = "residual") -> None:
-    """Raise a ValueError unless the tolerance makes sense and the method is known."""
+    """Raise a ValueError if the tolerance is out of range or the method unknown."""
     if tol_of not in ("residual", "error"):
         raise ValueError(f"expected tol_of='residual' or 'error', got {tol_of!r}")
     if not 0 < tol < 1:

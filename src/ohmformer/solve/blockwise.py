@@ -15,13 +15,13 @@ from ohmformer.graph.ragged import Matrices
 from ohmformer.solve.answer import A, join
 
 TOGETHER = 2**22
-"""Matrix entries of the graphs that are asked together: 32 MB in float64."""
+"""Maximum number of matrix entries of graphs processed together: 32 MB in float64."""
 
 Which = Int[Tensor, " graphs"] | None
 
 
 def like_sized_parts(graph: Graph) -> list[tuple[Which, Graph]]:
-    """Split a batch into batches of graphs of like size, each with the numbers of its graphs; None for all."""
+    """Split a batch into batches of graphs of similar size, each with the numbers of its graphs; None for all."""
     if graph.num_graphs <= 1:
         return [(None, graph)]
     groups = [
@@ -36,9 +36,9 @@ def rows_of(graph: Graph, which: Which) -> Int[Tensor, " rows"] | slice:
 
 
 def matrices(graph: Graph, ask: Callable[[Graph], A]) -> A:
-    """Compute one matrix per graph: ``ask`` answers for graphs of like size with padded matrices, here they become ragged.
+    """Compute one matrix per graph: ``ask`` returns padded matrices of graphs of similar size, which become ragged.
 
-    For a graph that is no batch the value is its matrix.
+    For a single unbatched graph the value is its matrix.
     """
     if not graph.batched:
         return ask(graph)
@@ -51,7 +51,7 @@ def matrices(graph: Graph, ask: Callable[[Graph], A]) -> A:
 
 
 def rows(graph: Graph, ask: Callable[[Graph, Tensor], A], signals: Tensor) -> A:
-    """Compute a row per node: ``ask`` answers for graphs of like size and the signals on their nodes."""
+    """Compute one row per node: ``ask`` answers for graphs of similar size and the signals on their nodes."""
     answers, value = [], None
     for which, part in like_sized_parts(graph):
         mine = rows_of(graph, which)

@@ -1,9 +1,9 @@
 """What an answer is worth: its residual ``r = psi - L phi``, and its error in energy norm.
 
-The error of potentials is ``|phi - phi*|_L / |phi*|_L``, which is that of their flow: the heat of the wrong current over the
-heat of the right one, under a root. As ``L (phi* - phi) = r``, it takes the norm of ``L^+ r``, which every engine bounds or
-estimates in its own way. Rounding is included: a flow ``(phi_u - phi_v) / r_e`` is right to rounding itself, and what flows
-into a node is summed without loss, so that the residual lacks no more than a flow that is wrong by ``2 eps`` on every edge.
+The error of potentials is ``|phi - phi*|_L / |phi*|_L``, equal to that of their flow: the square root of the energy of the
+flow's error over that of the exact flow. As ``L (phi* - phi) = r``, it requires the norm of ``L^+ r``, which every engine
+bounds or estimates in its own way. Rounding is included: a flow ``(phi_u - phi_v) / r_e`` is accurate to rounding, and flows
+into a node are summed without loss, so the residual is off by at most that of an error of ``2 eps`` in every flow.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ohmformer.solve.scaled import empty_huge_pages
 
 EPS = torch.finfo(torch.float64).eps
 MARGIN = 1.1
-"""For rounding in the solution of ``L x = r``: by a factor without subtractions it is right to ``eps sqrt(kappa)`` times a
-small multiple of the nodes, some 1e-5 for resistances over twenty orders of magnitude."""
+"""Margin for rounding in the solution of ``L x = r``: with a factor without subtractions its relative error is ``eps
+sqrt(kappa)`` times a small multiple of the nodes, some 1e-5 for resistances over twenty orders of magnitude."""
 
 
 ROWS = 1024
-"""Nodes whose squares are added up together."""
+"""Number of nodes whose squares are summed together."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Sizes:
     """``|psi - L phi| / |psi|`` of the worst demand on the worst graph."""
 
     def error(self, norm: Float[Tensor, "graphs k"]) -> float:
-        """Bound the error of the worst demand on the worst graph, given at least the norm of ``L^+`` times the residual."""
+        """Bound the error of the worst demand on the worst graph, given an upper bound on the norm of ``L^+ r``."""
         return relative_error(norm, self.energy)
 
 
 def relative_error(norm: Float[Tensor, "*shape"], energy: Float[Tensor, "*shape"]) -> float:
-    """Bound the largest relative error of potentials, given their energies and at least ``|L^+ r|_L`` of their residuals."""
+    """Bound the largest relative error of potentials, given their energies and upper bounds on ``|L^+ r|_L``."""
     size = energy.sqrt()
     return relative(norm + 2 * EPS * size, size)
 
 
 def relative(wrong: Tensor, size: Tensor) -> float:
-    """Bound the largest relative error of computed numbers of these sizes that are off by at most ``wrong``."""
+    """Bound the largest relative error of computed numbers of these sizes with errors of at most ``wrong``."""
     found = torch.where(wrong == 0, 0.0, wrong / (size - wrong).clamp(min=0))
     return float(found.nan_to_num(nan=math.inf, posinf=math.inf).max()) if found.numel() else 0.0
 
@@ -66,12 +66,12 @@ class Measured(Sizes):
 
     @property
     def left(self) -> Float[Tensor, "nodes k"]:
-        """``psi - L phi``, centred on every component: its means are rounding."""
+        """``psi - L phi``, centred on every component; its means are rounding errors."""
         return self.graph.center(self.uncentred)
 
 
 def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measured:
-    """Take the residual and the energy of potentials on the graph itself, by differences over its edges."""
+    """Compute the residual and the energy of potentials by differences over the edges of the graph."""
     phi, psi = (x.detach().double().contiguous() for x in (phi, psi))
     if native.active() is not None and graph.device.type == "cpu" and graph.num_edges:
         rows, (nodes, k) = rows_of(graph), psi.shape
@@ -83,7 +83,7 @@ def measure(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nod
         gap, energy, size = (sums.sum(0, keepdim=True) if single else sums).unbind(1)
     else:
         left, energy = torch.empty_like(psi), torch.empty_like(psi)
-        for some in range(0, psi.shape[1], 16):  # never as wide as edges x demands
+        for some in range(0, psi.shape[1], 16):  # avoids an edges x demands array
             part = slice(some, some + 16)
             left[:, part], energy[:, part] = _by_edges(graph, phi[:, part], psi[:, part])
         gap, energy, size = (sum_over_graphs(graph, x) for x in (left.square(), energy, psi.square()))
@@ -111,7 +111,7 @@ def energy_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "g
 def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float:
     """Bound the relative error of ``R_uv = X_uu + X_vv - 2 X_uv`` if the columns of X have this error.
 
-    It is at most ``error (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)``, and rounding.
+    It is at most ``error (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)`` plus rounding.
     """
     root, real = inverse.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt(), resistance.isfinite() & (resistance > 0)
     ratio = torch.where(real, (root[..., :, None] + root[..., None, :]) / resistance.detach().sqrt(), 0.0)
@@ -120,7 +120,7 @@ def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float
 
 
 def rounding_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
-    """Bound how far, in energy norm, rounding has moved potentials in float64: half the last bit at every node."""
+    """Bound the effect of rounding potentials to float64 in the energy norm: half the last bit at every node."""
     tail, head = graph.edge_index
     bit = phi.detach().double().abs().log2().floor().exp2() * (EPS / 2)
     norm = phi.new_zeros(graph.num_graphs, phi.shape[1], dtype=torch.float64)
@@ -130,14 +130,14 @@ def rounding_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, 
 
 
 def _by_edges(graph: Graph, phi: Float[Tensor, "n k"], psi: Float[Tensor, "n k"]) -> tuple[Tensor, Tensor]:
-    """``psi - L phi`` and the energy of the edges that begin at every node; sums at a node are exact but for ``eps^2``."""
+    """Compute ``psi - L phi`` and the energy of the edges starting at every node; sums are exact up to ``eps^2``."""
     resistance, energy = graph.resistance.detach().double(), torch.zeros_like(psi)
     tail, head = graph.edge_index
     drop = phi[tail] - phi[head]
     flow = drop / resistance[:, None]
     ends, terms = torch.cat([tail, head]), torch.cat([-flow, flow])
     largest = psi.abs().scatter_reduce_(0, ends[:, None].expand_as(terms), terms.abs(), "amax")
-    # multiples of the last bit of a power of two that no sum exceeds add up without rounding; what they lack is small
+    # multiples of the last bit of a power of two above all sums add up without rounding; the remainders are small
     bits = torch.bincount(ends, minlength=len(psi)).add(2).log2().ceil() + 1
     above = (largest.log2().ceil() + bits[:, None]).exp2()
     coarse, base = (above[ends] + terms) - above[ends], (above + psi) - above

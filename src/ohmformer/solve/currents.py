@@ -1,7 +1,7 @@
 """Currents between many pairs of nodes, through edges and nodes, and their sums, without a number for every edge and pair.
 
-Potentials of a unit from s to t are ``phi_s - phi_t``, columns of ``L^+``: k places make k (k - 1) / 2 pairs out of k linear
-systems. Through an edge these pairs send ``|f_s - f_t|`` altogether, which takes a sort of k numbers.
+Potentials of a unit current from s to t are ``phi_s - phi_t``, with columns of ``L^+``: k linear systems give all k (k - 1)
+/ 2 pairs of k places. Together these pairs send ``|f_s - f_t|`` through an edge, computed by sorting k numbers.
 
 >>> import ohmformer as ohm
 >>> answer = ohm.current_flow([("a", "b"), ("b", "c"), ("a", "c")], ["a", "b"], ["c", "c"])
@@ -32,23 +32,23 @@ from ohmformer.solve.plan import METHODS, PANEL
 from ohmformer.solve.pseudoinverse import Request, apply_in_turn
 
 MOST = 2**27
-"""Numbers in the columns that are kept for all pairs together: a gigabyte. Beyond, pairs are solved for one by one."""
+"""Maximum size of the columns kept for all pairs together: a gigabyte. Beyond it, pairs are solved for one by one."""
 CELLS = 2**22
-"""Numbers in one slice of edges x places or pairs."""
+"""Size of one slice of edges x places or pairs."""
 
 
 @dataclass(frozen=True)
 class CurrentAnswer(Answer):
-    """Currents: ``value`` is what flows through the edges."""
+    """Currents; ``value`` is the current through the edges."""
 
     nodes: Tensor = field(kw_only=True)
-    """What flows through the nodes: half of what flows in their edges, put in and taken out."""
+    """The current through the nodes: half the sum of currents in their edges, injected and extracted."""
     resistance: Tensor = field(kw_only=True)
     """The effective resistance of every pair."""
 
     @property
     def edges(self) -> Tensor:
-        """What flows through the edges."""
+        """The current through the edges."""
         return self.value
 
 
@@ -64,24 +64,24 @@ def current_flow(
     resistance: Any = None,
     conductance: Any = None,
 ) -> CurrentAnswer:
-    """Send one ampere from every source to its target, pair by pair, and add up what flows through edges and nodes.
+    """Send one ampere from every source to its target, pair by pair, and sum the currents through edges and nodes.
 
     The value is the sum of absolute currents over all pairs, ``(edges,)``, and ``nodes`` likewise; with ``each`` it is the
     current of every pair, ``(edges, pairs)``, positive along the edge's direction. ``residual`` is that of the linear
-    systems, for the worst pair; ``error`` is the relative error of the value, for the worst pair if each is asked for, in
-    the norm ``(sum_e r_e f_e^2)^(1/2)``, or of any of the resistances if that is larger. Differentiable in the resistances,
+    systems, for the worst pair; ``error`` is the relative error of the value, for the worst pair if ``each``, in the norm
+    ``(sum_e r_e f_e^2)^(1/2)``, or the relative error of any resistance if that is larger. Differentiable in the resistances
     where no current is zero.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
-        sources: nodes by label or number, one for every pair. A list or set of nodes in the place of a node is a region,
-            whose nodes have equal shares of the current.
-        targets: likewise; one node is the target of all sources. Without, every pair of sources is asked for, in the order
-            of ``itertools.combinations``: focal nodes of a landscape.
-        each: the currents of every pair instead of their sum.
-        tol: the largest residual that will do.
+        sources: nodes by label or number, one per pair. A list or set of nodes in place of a node is a region, whose nodes
+            share the current equally.
+        targets: likewise; a single node is the target of all sources. If omitted, every pair of sources, in the order of
+            ``itertools.combinations``: focal nodes of a landscape.
+        each: return the currents of every pair instead of their sum.
+        tol: the largest acceptable residual.
         method: as for :func:`potentials`.
-        progress: called with (layers, residual); return True to stop. Currents that were not begun then are zero.
+        progress: called with (layers, residual); return True to stop. Currents not yet started are then zero.
         resistance: as for :func:`potentials`.
         conductance: likewise.
     """
@@ -98,7 +98,7 @@ def current_flow(
 
 
 def sum_of_differences(rows: Float[Tensor, "rows k"]) -> Float[Tensor, " rows"]:
-    """Compute ``sum over i < j of |x_i - x_j|`` of rows: sorted, the i-th of k is above i others and below k - 1 - i."""
+    """Compute ``sum over i < j of |x_i - x_j|`` of each row: sorted, the i-th of k is above i and below k - 1 - i others."""
     k = rows.shape[1]
     plain = rows.device.type == "cpu" and not rows.requires_grad
     ordered = torch.as_tensor(np.sort(rows.numpy(), axis=1)) if plain else rows.sort(dim=1).values  # numpy's is the faster
@@ -106,12 +106,12 @@ def sum_of_differences(rows: Float[Tensor, "rows k"]) -> Float[Tensor, " rows"]:
 
 
 def at_nodes(graph: Graph, flow: Tensor) -> Tensor:
-    """Add up at every node the flow along its edges, ``(edges, ...)`` to ``(nodes, ...)``."""
+    """Sum the flow along the edges of every node, ``(edges, ...)`` to ``(nodes, ...)``."""
     tail, head = graph.edge_index
     return flow.new_zeros(graph.num_nodes, *flow.shape[1:]).index_add(0, tail, flow).index_add(0, head, flow)
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------------------------------------------- arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +121,13 @@ class _Pairs:
     node: Int[Tensor, " shares"]
     share: Float[Tensor, " shares"]
     of_place: Spans
-    """Which shares belong to which place."""
+    """The range of shares of every place."""
     source: Int[Tensor, " pairs"]
     target: Int[Tensor, " pairs"]
     every: bool
-    """Whether all pairs of places are asked for."""
+    """Whether all pairs of places are requested."""
     column: Int[Tensor, " pairs"] | None = None
-    """Where the potentials of every pair are, ascending; without, every pair has a column of its own."""
+    """The column with the potentials of every pair, ascending; if None, every pair has its own column."""
 
     @property
     def count(self) -> int:
@@ -135,7 +135,7 @@ class _Pairs:
 
     @classmethod
     def of(cls, asked: LabelledGraph, sources: Any, targets: Any) -> _Pairs:
-        """Pairs as they are asked for, or a ValueError that says what is wrong."""
+        """Return the requested pairs; raise a ValueError if they are invalid."""
         given = [_places(asked, x) for x in (sources, [] if targets is None else targets)]
         if targets is not None:
             counts = [len(x) for x in given]
@@ -172,7 +172,7 @@ class _Pairs:
         return found
 
     def _check_connected(self, asked: LabelledGraph, places: list[tuple[int, ...]]) -> None:
-        """Refuse a pair across components: what is put in on a component must be taken out there."""
+        """Refuse a pair across components: current injected on a component must be extracted there."""
         component = asked.graph.components.tolist()
         on = [tuple(sorted(component[node] for node in place)) for place in places]
         share = [{c: x.count(c) / len(x) for c in set(x)} for x in on]
@@ -192,7 +192,7 @@ class _Pairs:
                 raise ValueError(f"expected a source and its target to have no node in common, both have {name}")
 
     def side_by_side(self, graph: Graph) -> tuple[_Pairs, Int[Tensor, " pairs"] | None]:
-        """Pairs of different graphs of a batch in one column, and whose they are; only if no region is in two graphs."""
+        """Put pairs of different graphs into shared columns, and return their order, unless a region spans graphs."""
         of_place = graph.batch[self.node[self.of_place.first]]
         owner = of_place[self.source]
         if not torch.equal(of_place[self.of_place.owner], graph.batch[self.node]) or int(owner.unique().numel()) < 2:
@@ -203,7 +203,7 @@ class _Pairs:
         return replace(self, source=self.source[order], target=self.target[order], column=column[order]), order
 
     def panels(self) -> Iterator[_Pairs]:
-        """The pairs of :data:`PANEL` columns at a time."""
+        """Yield the pairs in panels of :data:`PANEL` columns."""
         if self.column is None:
             counts = [min(PANEL, self.count - i) for i in range(0, self.count, PANEL)]
         else:
@@ -213,26 +213,26 @@ class _Pairs:
             yield replace(self, source=self.source[some], target=self.target[some], every=False, column=column)
 
     def demands(self, graph: Graph) -> Float[Tensor, "nodes k"]:
-        """One ampere from every source to its target."""
+        """Return demands of one ampere from every source to its target."""
         return graph.center(self.put_in(graph, self.source, self.column) - self.put_in(graph, self.target, self.column))
 
     def put_in(
         self, graph: Graph, places: Int[Tensor, " pairs"], column: Int[Tensor, " pairs"] | None = None
     ) -> Float[Tensor, "nodes k"]:
-        """One ampere at every one of some places, in columns of their own if no others are given."""
+        """Return demands of one ampere into each given place, in columns of their own if ``column`` is None."""
         rows, of = self.of_place.rows(places), self.of_place.select(places).owner
         width = len(places) if column is None else int(column[-1]) + 1
         none = torch.zeros(graph.num_nodes, width, dtype=graph.dtype, device=graph.device)
         return none.index_put((self.node[rows], of if column is None else column[of]), self.share[rows])
 
     def at_places(self, potential: Float[Tensor, "nodes k"]) -> Float[Tensor, "places k"]:
-        """Mean potentials of places."""
+        """Return the mean potentials of places."""
         none = potential.new_zeros(len(self.of_place), potential.shape[1])
         return none.index_add(0, self.of_place.owner, potential[self.node] * self.share[:, None])
 
 
 def _places(asked: LabelledGraph, given: Any) -> list[tuple[int, ...]]:
-    """Places by the numbers of their nodes."""
+    """Return places as tuples of node numbers."""
     if isinstance(given, (Tensor, np.ndarray)):
         return [(node,) for node in asked.nodes(given.reshape(-1) if given.ndim == 0 else given).tolist()]
     found = []
@@ -252,7 +252,7 @@ def _called(asked: LabelledGraph, place: tuple[int, ...]) -> str:
 
 
 def _columns(graph: Graph, pairs: _Pairs, request: Request) -> Iterator[tuple[Answer, _Pairs, bool]]:
-    """Potentials, the pairs they answer for, and whether they are those of all places: where that is less work."""
+    """Yield potentials, their pairs, and whether they are those of all places, which is chosen if it is less work."""
     places = len(pairs.of_place)
     if pairs.column is None and 0 < places <= pairs.count and places * graph.num_nodes <= MOST:
         every = torch.arange(places, device=graph.device)
@@ -277,9 +277,9 @@ def _resistance(pairs: _Pairs, potential: Float[Tensor, "nodes k"], of_places: b
 def _wrong(
     pairs: _Pairs, answer: Answer, of_places: bool, resistance: Float[Tensor, " pairs"]
 ) -> Float[Tensor, "2 pairs"] | None:
-    """How far off the flow of every pair may be in energy norm, and its resistance; None if that is not known.
+    """Bound the error of every pair's flow in the energy norm, and of its resistance; None if unknown.
 
-    A column is off by the error times its own energy norm, which is ``psi . phi`` under a root, and flows round off.
+    A column is off by the error times its own energy norm, ``(psi . phi)^(1/2)``, plus the rounding of flows.
     """
     if answer.error is None:
         return None
@@ -317,14 +317,14 @@ def _summed(graph: Graph, pairs: _Pairs, request: Request) -> CurrentAnswer:
 
 
 def _uses(pairs: _Pairs) -> Tensor:
-    """How many pairs begin or end at every place; none for one that does both."""
+    """Count the pairs that begin or end at every place; pairs with equal ends do not count."""
     real = pairs.source != pairs.target
     ends = torch.cat([pairs.source[real], pairs.target[real]])
     return torch.bincount(ends, minlength=len(pairs.of_place)).to(pairs.share.dtype)
 
 
 def _absolute(phi: Tensor, resistance: Tensor, ends: Tensor, pairs: _Pairs, of_places: bool) -> Float[Tensor, " part"]:
-    """The absolute currents of all pairs through some edges."""
+    """Return the summed absolute currents of all pairs through some edges."""
     rows = (phi[ends[0]] - phi[ends[1]]) / resistance[:, None]
     if pairs.every and of_places:
         return sum_of_differences(rows)
@@ -332,7 +332,7 @@ def _absolute(phi: Tensor, resistance: Tensor, ends: Tensor, pairs: _Pairs, of_p
 
 
 def _recomputed(function: Any, *arguments: Any) -> Tensor:
-    """The function's value; for a gradient it is computed again instead of keeping edges x pairs."""
+    """Evaluate a function; for gradients it is evaluated again instead of storing edges x pairs."""
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         found = checkpoint(function, *arguments, use_reentrant=False)
         assert isinstance(found, Tensor)

@@ -1,6 +1,6 @@
 """The diagonal of ``L^+``, and what is a sum over it: the Kirchhoff index and current-flow closeness.
 
-Exact out of one factor wherever that is bearable (:mod:`ohmformer.solve.selected`), else from a solve for every node, or
+It is exact from one factor if that is small enough (:mod:`ohmformer.solve.selected`), else from one solve per node, or
 estimated from short walks and random projections (:mod:`ohmformer.solve.projections`).
 """
 
@@ -39,11 +39,11 @@ def pinv_diagonal(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Compute the diagonal of ``L^+``, ``(nodes,)``: how far a node is from the others, ``L^+_uu = |L^+ (e_u - 1/n)|_L^2``.
+    """Compute the diagonal of ``L^+``, ``(nodes,)``; ``L^+_uu = |L^+ (e_u - 1/n)|_L^2`` measures how remote node u is.
 
-    Exact and differentiable by selected inversion wherever the factor of the Laplacian is bearable; ``residual`` is the
-    largest relative difference from solves for some nodes. Of up to 8,000 other nodes by a solve for each; beyond, or with
-    ``eps``, estimated as :func:`effective_resistance` says, within 1 % if ``eps`` is not given.
+    Exact and differentiable by selected inversion if the factor of the Laplacian is small enough; ``residual`` is then the
+    largest relative difference from solves for some nodes. Otherwise up to 8,000 nodes take one solve per node; beyond that,
+    or with ``eps``, it is estimated as in :func:`effective_resistance`, within 1 % by default.
 
     >>> pinv_diagonal([(0, 1), (1, 2)]).value
     tensor([0.5556, 0.2222, 0.5556], dtype=torch.float64)
@@ -57,8 +57,8 @@ def pinv_diagonal(
 def current_flow_closeness(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
     """Compute current-flow closeness (information centrality) of every node: ``1 / sum_w R_uw`` over its component.
 
-    As ``sum_w R_uw = n L^+_uu + tr L^+``, options and all else are as for :func:`pinv_diagonal`. Isolated nodes have none:
-    zero. The definition is networkx's; times ``n - 1`` it is NetworKit's.
+    As ``sum_w R_uw = n L^+_uu + tr L^+``, options and the rest are as for :func:`pinv_diagonal`. It is zero for isolated
+    nodes. The definition is networkx's; times ``n - 1`` it is NetworKit's.
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     answer = pinv_diagonal(asked, **options)
@@ -84,12 +84,12 @@ def kirchhoff_index(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Compute the sum of all effective resistances, ``n tr L^+``, one a graph; ``inf`` if a graph is disconnected.
+    """Compute the sum of all effective resistances, ``n tr L^+``, one per graph; ``inf`` if a graph is disconnected.
 
-    Of large graphs it is exact by selected inversion wherever the factor of the Laplacian is bearable. With ``eps``, or to
-    1 % for larger graphs beyond all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` over random signs z, until
-    ``error``, Student's quantile of 0.99 for its mean, is below ``eps``; there is no gradient. ``progress`` is called with
-    (layers, residual), or with ``eps`` (signs, residual).
+    For large graphs it is exact by selected inversion if the factor of the Laplacian is small enough. With ``eps``, or
+    within 1 % for graphs too large for all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` with random signs z
+    until ``error``, Student's quantile of 0.99 for its mean, is below ``eps``; there is no gradient. ``progress`` is called
+    with (layers, residual), or with ``eps`` (signs, residual).
     """
     check_tolerance(tol, method, METHODS)
     graph = as_graph(graph, resistance=resistance, conductance=conductance).graph
@@ -116,11 +116,11 @@ def kirchhoff_index(
         found = apply_pinv(graph, z, Request(tol, method))
         stopped = found.stopped
         if stopped and forms:
-            break  # those before it are whole
+            break  # the earlier ones are complete
         none = torch.zeros(graph.num_graphs, z.shape[1], dtype=z.dtype, device=z.device)
         forms.append(replace(found, value=none.index_add(0, graph.batch, z * found.value).mT))
         drawn = torch.cat([form.value for form in forms])
-        failure /= 2  # every look is a chance to be wrong
+        failure /= 2  # every check is a chance to be wrong
         times = float(stdtrit(len(drawn) - 1, 1 - failure / (2 * max(graph.num_graphs, 1)))) / math.sqrt(len(drawn))
         mean, spread = drawn.mean(dim=0), drawn.std(dim=0)
         relative = float(torch.where(mean > 0, times * spread / mean, 0.0).max()) if len(mean) else 0.0
@@ -142,7 +142,7 @@ def _no_gradient(graph: Graph) -> str:
 
 
 def _diagonal(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
-    """The diagonal of ``L^+`` by selected inversion, by solves for every node, or estimated."""
+    """Compute the diagonal of ``L^+`` by selected inversion, by one solve per node, or by an estimate."""
     little = graph.width <= SMALL and request.method in ("auto", "direct") and look(graph) is not None
     if little or is_selected(graph, None, request):
         answer = selected.diagonal(graph, request.tol)
@@ -157,16 +157,16 @@ def _diagonal(graph: Graph, eps: float | None, seed: int, request: Request) -> A
 
 
 def _by_solves(graph: Graph, request: Request) -> Answer:
-    """The diagonal of ``L^+`` of graphs of like size as a column, from one solve for every node."""
+    """Compute the diagonal of ``L^+`` for graphs of similar size as a column, by one solve per node."""
     answer = apply_pinv(graph, graph.unpad(graph.projector()), request)
-    error = None if answer.error is None else answer.error + 16 * torch.finfo(graph.dtype).eps  # of psi . phi at most
+    error = None if answer.error is None else answer.error + 16 * torch.finfo(graph.dtype).eps  # rounding of psi . phi
     return replace(answer, value=answer.value.gather(1, graph.nodes.within[:, None]), error=error)
 
 
 def _estimated(graph: Graph, eps: float, seed: int, request: Request) -> Answer:
-    """As ``L^+ = P G P`` for ``G = D^-1/2 N^+ D^-1/2``, ``L^+_uu = G_uu - 2 (G 1)_u / n + 1^T G 1 / n^2``.
+    """Estimate ``L^+_uu = G_uu - 2 (G 1)_u / n + 1^T G 1 / n^2``, as ``L^+ = P G P`` for ``G = D^-1/2 N^+ D^-1/2``.
 
-    ``G 1`` takes one solve, ``G_uu`` is what walks tell and what projections say of the rest.
+    ``G 1`` takes one solve, ``G_uu`` is the contribution of walks plus the projected estimate of the rest.
     """
     component, count = graph.components, graph.num_components
     degree = torch.as_tensor(graph.degrees(), device=graph.device)

@@ -1,12 +1,12 @@
 """Harmonic functions: given on some nodes, and everywhere else the mean of the neighbours, weighted by conductances.
 
-Labels spread from seeds, random-walker segmentation and Dirichlet problems are this. All fixed nodes of a component become
-one node, the ground. The free rows of the Laplacian of that graph are those of the given one, ``L_UU``; demands are the
-currents that fixed values send to free nodes, and potentials against the ground are the answer.
+Label propagation, random-walker segmentation and Dirichlet problems are of this form. All fixed nodes of a component are
+merged into one node, the ground. Free rows of the Laplacian, ``L_UU``, are the same as in the given graph; demands are the
+currents from fixed values to free nodes, and the potentials relative to the ground are the answer.
 
-How far a potential can be from the harmonic function is proved by comparison. ``L_UU`` has a nonnegative inverse, so if
-``L_UU w >= d`` with d the degrees, then an error whose residual is at most m d is at most m w everywhere. (The smallest such
-w is the mean number of steps of a random walk to a fixed node.)
+The error of the potentials is bounded by comparison. ``L_UU`` has a nonnegative inverse: if ``L_UU w >= d`` with d the
+degrees, then an error with residual at most m d is at most m w everywhere. (The smallest such w is the mean number of steps
+of a random walk to a fixed node.)
 
 >>> import ohmformer as ohm
 >>> ohm.harmonic([("a", "b"), ("b", "c"), ("c", "d")], {"a": 0.0, "d": 3.0}).value.flatten()
@@ -37,13 +37,13 @@ from ohmformer.solve.pseudoinverse import Request, apply_pinv, solve
 
 METHOD = "elimination without subtractions"
 ROUNDS = 6
-"""Corrections that are tried before a tolerance is said to be out of reach."""
+"""Maximum number of corrections before a tolerance is reported as out of reach."""
 TIGHT = 1e-3
-"""The residual of a correction at most, so that its own error, which is known by comparison alone, is less than it."""
+"""Maximum residual of a correction; its own error, known only by comparison, is then smaller than the correction."""
 FLOOR = 1e-14
-"""An error that is not made smaller."""
+"""Errors below this are not reduced further."""
 LOOSE = 1e-11
-"""What comparison proves of small graphs above which elimination without subtractions is tried."""
+"""Proved error of a factor or inverses above which elimination without subtractions is tried."""
 
 
 def harmonic(
@@ -58,22 +58,22 @@ def harmonic(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Compute potentials that are given on fixed nodes and harmonic on all others; differentiable in values and resistances.
+    """Compute potentials that are fixed on some nodes and harmonic elsewhere; differentiable in values and resistances.
 
-    The value is ``(nodes, k)``. ``residual`` bounds how far any potential is from the harmonic function, relative to the
-    range of the values on its component; so the maximum principle holds to ``tol`` of that range, and nothing is clipped.
-    The bound is proved from residuals that are measured in float64; ``error`` is the same, with rounding of the values as
-    they are returned. Ctrl-C and gradients as for :func:`potentials`.
+    The value is ``(nodes, k)``. ``residual`` bounds the distance of any potential from the harmonic function, relative to
+    the range of the values on its component; so the maximum principle holds to ``tol`` of that range without clipping. The
+    bound is proved from residuals measured in float64; ``error`` is the same bound including rounding of the returned
+    values. Ctrl-C and gradients are as for :func:`potentials`.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
         fixed: the fixed nodes: a list of labels, a tensor of numbers (in the whole batch), a mask, or a mapping from label
             to value or values.
-        values: of the fixed nodes, ``(fixed,)`` or ``(fixed, k)``; only if ``fixed`` is no mapping.
-        partial: NaN on components without a fixed node, where nothing is determined, instead of an error.
-        tol: the largest ``residual`` that will do.
+        values: values of the fixed nodes, ``(fixed,)`` or ``(fixed, k)``; only if ``fixed`` is not a mapping.
+        partial: return NaN on components without a fixed node, where nothing is determined, instead of raising an error.
+        tol: the largest acceptable ``residual``.
         method: as for :func:`potentials`.
-        progress: called with (layers, residual of the linear systems); return True to stop with the best so far.
+        progress: called with (layers, residual of the linear systems); return True to stop with the best answer so far.
         resistance: as for :func:`potentials`.
         conductance: likewise.
     """
@@ -95,7 +95,7 @@ def harmonic(
     return replace(check_reached(answer, tol), labels=asked.labels)
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------------------------------------------- arguments
 
 
 def _checked_values(graph: Graph, count: int, values: Tensor) -> Float[Tensor, "fixed k"]:
@@ -110,7 +110,7 @@ def _checked_values(graph: Graph, count: int, values: Tensor) -> Float[Tensor, "
 def _each_once(
     asked: LabelledGraph, nodes: Int[Tensor, " fixed"], values: Float[Tensor, "fixed k"]
 ) -> tuple[Int[Tensor, " distinct"], Float[Tensor, "distinct k"]]:
-    """Every fixed node once, or a ValueError if one has two different values."""
+    """Return every fixed node once; raise a ValueError if one has two different values."""
     order = nodes.argsort(stable=True)
     again = nodes[order[1:]] == nodes[order[:-1]]
     if not bool(again.any()):
@@ -144,26 +144,26 @@ class Grounded:
     """A graph whose fixed nodes are merged into one node, the ground, on every component."""
 
     graph: Graph
-    """Without gradient, in float64."""
+    """The merged graph, without gradient, in float64."""
     place: Int[Tensor, " nodes"]
-    """The node of it that every node of the given graph has become; -1 where nothing is fixed on a component."""
+    """The node of ``graph`` for every given node; -1 where nothing is fixed on its component."""
     free: Bool[Tensor, " nodes"]
-    """Which nodes of the given graph are free and have a place."""
+    """Whether each given node is free and has a place."""
     ground: Int[Tensor, " free"]
-    """The ground of every free node's component, by its place."""
+    """The place of the ground for every free node's component."""
     inner: Int[Tensor, " inner"]
-    """The edges of the given graph that it has: those with a free node."""
+    """The given edges that are in ``graph``: those with a free node."""
 
     @cached_property
     def is_free(self) -> Bool[Tensor, " places"]:
-        """Which places are free nodes."""
+        """A mask of the places that are free nodes."""
         mask = torch.zeros(self.graph.num_nodes, dtype=torch.bool, device=self.graph.device)
         mask[self.place[self.free]] = True
         return mask
 
     @cached_property
     def degree(self) -> Float[Tensor, "places 1"]:
-        """Conductances of the edges at every place."""
+        """Sums of the conductances of the edges at every place."""
         return torch.as_tensor(self.graph.degrees(), device=self.graph.device)[:, None]
 
     @cached_property
@@ -191,7 +191,7 @@ class Grounded:
     def error(
         self, phi: Float[Tensor, "places k"], left: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
     ) -> tuple[float, float]:
-        """Bound the error of potentials with residual ``left``, relative to the range of values; also that of rounding."""
+        """Bound the error of potentials with residual ``left``, relative to the range of values; also its rounding part."""
         rounding = self.rounding(phi)
         worst = [
             self._per_component(torch.where(self.is_free[:, None], x / self.degree, 0.0), "amax")
@@ -201,11 +201,11 @@ class Grounded:
         return off[0], off[1]
 
     def size(self, phi: Float[Tensor, "places k"], span: Float[Tensor, "components k"]) -> float:
-        """Compute the largest potential against the ground, relative to the range of values."""
+        """Compute the largest potential relative to the ground, divided by the range of values."""
         return _relative(self._per_component(self._against_ground(phi).abs(), "amax"), span)
 
     def _against_ground(self, phi: Float[Tensor, "places k"]) -> Float[Tensor, "places k"]:
-        """Potentials less that of the ground of their component."""
+        """Return potentials minus that of the ground of their component."""
         own = torch.zeros_like(phi)
         own[self.place[self.free]] = phi[self.place[self.free]] - phi[self.ground]
         return own
@@ -213,11 +213,11 @@ class Grounded:
     def without_subtractions(
         self, demands: Float[Tensor, "places k"], span: Float[Tensor, "components k"]
     ) -> tuple[Float[Tensor, "places k"], float]:
-        """Solve for demands that are negative at the ground only; returns potentials against it and a bound on their error.
+        """Solve for demands that are negative only at the ground; return potentials relative to it and an error bound.
 
-        They come from sums, products and quotients of positive numbers alone; sweeps round every entry of the factor twice.
-        So what the factor makes of any demands is off by at most that part of what it makes of their sizes. What it makes of
-        the residual is the error, then, up to that part, and up to what it makes of the rounding in flows.
+        Only sums, products and quotients of positive numbers are computed; sweeps round every entry of the factor twice. So
+        the solution for any demands is off by at most a fraction ``part`` of the solution for their absolute values. The
+        error is the solution for the residual, up to that fraction and up to the solution for the rounding in flows.
         """
         factor = keeping(self.graph, ~self.is_free.cpu().numpy())
         if factor is None:
@@ -232,10 +232,10 @@ class Grounded:
         return found, min(measured, part * self.size(found, span))
 
     def rounding(self, phi: Float[Tensor, "places k"]) -> Float[Tensor, "places k"]:
-        """Bound the error of a measured residual: sums of flows are exact, flows are right to rounding."""
+        """Bound the error of a measured residual: sums of flows are exact, flows are accurate to rounding."""
         tail, head = self.graph.edge_index
         sizes = torch.zeros_like(phi)
-        for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x columns
+        for out, x in zip(sizes.split(16, dim=1), phi.split(16, dim=1), strict=True):  # avoids an edges x columns array
             flow = (x[tail] - x[head]).abs() / self.graph.resistance[:, None]
             out.index_add_(0, tail, flow).index_add_(0, head, flow)
         return 2 * EPS * sizes
@@ -247,7 +247,7 @@ def _relative(x: Float[Tensor, "components k"], span: Float[Tensor, "components 
 
 
 def _grounded(graph: Graph, nodes: Int[Tensor, " fixed"]) -> Grounded:
-    """The graph with these nodes at one place a component, kept for the next question with the same ones."""
+    """Return the graph with the fixed nodes of each component merged; kept for the next query with the same nodes."""
     fixed = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
     fixed[nodes] = True
     return recall(graph, ("grounded", fixed.cpu().numpy().tobytes()), lambda: _contract(graph, fixed))
@@ -294,7 +294,7 @@ def _potentials(
     source, sink = torch.where(from_tail, tail, head)[fixed], torch.where(from_tail, head, tail)[fixed]
 
     def demands(base: Float[Tensor, "components k"]) -> Float[Tensor, "places k"]:
-        """Currents from fixed nodes, whose values count from a base on their component."""
+        """Return currents from fixed nodes, with their values relative to a base on their component."""
         current = (given[source] - base[component[source]]) / resistance[fixed][:, None]
         psi = values.new_zeros(network.graph.num_nodes, k)
         return psi.index_add(0, network.place[sink], current).index_add(0, network.place[source], -current)
@@ -316,15 +316,15 @@ def _potentials(
             own = own + (exact[network.place[free]] + low[component[free]] - own).detach()
             answer = replace(answer, method=METHOD, residual=error, note=f"{answer.method} proved {answer.residual:.1e}")
     value = given.index_put((free.nonzero()[:, 0],), own)
-    rounding = torch.finfo(graph.dtype).eps * torch.maximum(low.abs(), high.abs())  # of sums with a base
+    rounding = torch.finfo(graph.dtype).eps * torch.maximum(low.abs(), high.abs())  # of adding a base
     error = answer.residual + _relative(rounding, high - low)
     return replace(answer, value=value.to(graph.dtype), bound=None, error=error, error_kind="bound", rounded=False)
 
 
 def _corrected(network: Grounded, psi: Tensor, span: Tensor, answer: Answer, request: Request) -> Answer:
-    """The answer with potentials that are proved to be within the tolerance, as far as corrections get there.
+    """Correct potentials until they are provably within the tolerance, if possible.
 
-    A correction tells how far off the potentials are, up to its own error; only if that is too far is it added to them.
+    A correction estimates the error of the potentials, up to its own error; it is added to them only if that is too large.
     """
     phi, layers, stopped = answer.value.detach(), answer.layers, answer.stopped
     left = measure(network.graph, phi, psi).uncentred

@@ -11,11 +11,11 @@ from ohmformer.solve.rows import edges_of, rows_of
 
 
 def lmin_at_most(graph: Graph) -> float:
-    """Bound the smallest nonzero eigenvalue of the scaled Laplacian from above; kept for the next question.
+    """Bound the smallest nonzero eigenvalue of the scaled Laplacian from above; kept for the next query.
 
-    It is the least Rayleigh quotient, over the components, of the number of edges from a far node: sharp up to a small
-    factor on paths, grids and meshes, and infinite where distances say nothing, as on expanders, whose nodes are all about
-    as far. Needs kernels.
+    The bound is the smallest Rayleigh quotient, over the components, of the hop distance from a far node: sharp up to a
+    small factor on paths, grids and meshes, and infinite where distances say nothing, as on expanders, whose nodes are all
+    about equally far. Needs kernels.
     """
     return recall(graph, "lmin at most", lambda: _least_quotient(graph))
 
@@ -28,7 +28,7 @@ def _least_quotient(graph: Graph) -> float:
     degree = rows.degree
     queue, hops = torch.empty(2, nodes, dtype=torch.int32)
     native.call("ohm_distances", nodes, rows.start, rows.column, queue, hops)
-    if int(hops.max()) < 4 * nodes.bit_length():  # an expander's distances, or near enough
+    if int(hops.max()) < 4 * nodes.bit_length():  # about the distances of an expander
         return float("inf")
     f, component = hops.double(), graph.components.cpu()
     none = f.new_zeros(graph.num_components)

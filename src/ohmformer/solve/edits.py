@@ -1,15 +1,15 @@
 """Edges added, removed or given another resistance, without a new factor: Woodbury's formula.
 
-An approximate factor goes on as it is, to precondition conjugate gradients on the edited graph
+An approximate factor is kept unchanged to precondition conjugate gradients on the edited graph
 (:mod:`ohmformer.solve.engines.elimination`). An exact one is used as follows.
 
 For ``L' = L + U C U^T``, with a column ``e_u - e_v`` of U for every pair of nodes whose conductance changes by c, potentials
-are ``x = G (psi - U w) + E b``. G is what the factor of L applies, with the ground of every component at zero; E moves those
-components of L that edits join; w, the currents through the changes, and b solve a small symmetric system,
+are ``x = G (psi - U w) + E b``. G applies the factor of L, with the ground of every component at zero; E shifts the
+components of L joined by edits; w, the currents through the changes, and b solve a small symmetric system,
 
     (C^-1 + U^T G U) w - U^T E b = U^T G psi,    -E^T U w = -E^T psi.
 
-Any solution will do, and how often the system is singular is known: once for every component of L' that no ground holds.
+Any solution suffices; the nullity of the system is the number of components of L' without a ground.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from ohmformer.solve.engines.direct import EDITED
 from ohmformer.solve.factor import Factor
 
 TRUSTED = 1e-9
-"""Eigenvalues of the small system, over the largest, below which too many digits have cancelled."""
+"""Eigenvalues of the small system, relative to the largest, below which too many digits have cancelled."""
 
 
 @dataclass(frozen=True, eq=False)
 class EditedFactor:
-    """The factor of a graph, and what edits change."""
+    """The factor of a graph, and the corrections for its edits."""
 
     factor: Factor
     components: Int[Tensor, " nodes"]
-    """Of the graph that was factored."""
+    """Components of the graph that was factored."""
     changes: dict[tuple[int, int], tuple[float, float]]
     """The conductance between two nodes, before and after."""
     moved: Float[Tensor, "nodes changes"]
     """``G U``."""
     shifts: Int[Tensor, " nodes"] | None
-    """Which column of E a node is in, the last one for none; None where edits join no components."""
+    """The column of E of every node, the last one for none; None if edits join no components."""
     inverse: Float[Tensor, "unknowns unknowns"]
-    """Of the small system."""
+    """The inverse of the small system."""
 
     def solve(self, demands: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-        """Solve for demands that sum to zero on every component; potentials in float64, up to a constant on each of them."""
+        """Solve for demands that sum to zero on every component; potentials in float64, up to a constant per component."""
         psi = demands.detach().to("cpu", torch.float64)
         x, (u, v) = self.factor.solve(psi), _ends(self.changes)
         given = x[u] - x[v]
@@ -66,9 +66,9 @@ class EditedFactor:
 
 
 def edit(asked: LabelledGraph, add: Iterable[Any], remove: Iterable[Any], reweight: Iterable[Any]) -> LabelledGraph:
-    """Edit a graph; where the factor of the one before is kept, the new one finds potentials by it.
+    """Edit a graph; if the factor of the original is kept, the edited graph uses it.
 
-    Edges that stay keep their order, those added come after them. Differentiable in all resistances.
+    Remaining edges keep their order, followed by the added ones. Differentiable in all resistances.
     """
     graph = asked.graph
     (tail, head), r = graph.edge_index, graph.resistance
@@ -104,7 +104,7 @@ def edit(asked: LabelledGraph, add: Iterable[Any], remove: Iterable[Any], reweig
 
 
 def _with_resistance(edge: Any, least: int) -> tuple:
-    """An edge, as a number or two nodes, and its resistance."""
+    """Return an edge, given by number or two nodes, and its resistance."""
     if not isinstance(edge, (tuple, list)) or not least <= len(edge) <= 3:
         wanted = "(node, node, resistance)" + (" or (edge number, resistance)" if least == 2 else "")
         raise ValueError(f"expected {wanted}, got {edge!r}")
@@ -112,7 +112,7 @@ def _with_resistance(edge: Any, least: int) -> tuple:
 
 
 def _edge_number(asked: LabelledGraph, ends: tuple[Any, Any], edge: Any) -> int:
-    """The number of an edge, given as such or by its two nodes."""
+    """Return the number of an edge, given by number or by its two nodes."""
     edge = edge[0] if isinstance(edge, (tuple, list)) and len(edge) == 1 else edge
     if isinstance(edge, (int, np.integer)):
         if not 0 <= edge < asked.graph.num_edges:
@@ -128,7 +128,7 @@ def _edge_number(asked: LabelledGraph, ends: tuple[Any, Any], edge: Any) -> int:
 
 
 def _numbers(values: list[Any], like: Tensor) -> Float[Tensor, " edges"]:
-    """Resistances as a tensor, checked; those that are tensors keep their gradient."""
+    """Check resistances and return them as a tensor; those that are tensors keep their gradient."""
     bad = [value for value in values if not isinstance(value, (Real, Tensor))]
     if bad:
         raise ValueError(f"expected a positive and finite resistance, got {bad[0]!r}")
@@ -140,7 +140,7 @@ def _numbers(values: list[Any], like: Tensor) -> Float[Tensor, " edges"]:
 
 
 def _carry_over(before: Graph, after: Graph, touched: set[tuple[int, int]]) -> None:
-    """Keep the factor of the graph before for the one after, unless the edits are too many or too large for it."""
+    """Reuse the factor of the original graph for the edited one, unless the edits are too many or too large."""
     if before.signed:
         return
     base = remembered(before, EDITED)
@@ -169,7 +169,7 @@ def _carry_over(before: Graph, after: Graph, touched: set[tuple[int, int]]) -> N
 def _edited(
     graph: Graph, factor: Factor, components: Tensor, changes: dict[tuple[int, int], tuple[float, float]], moved: Tensor
 ) -> EditedFactor | None:
-    """The small system and its inverse, unless too many digits cancel in it."""
+    """Build the small system and its inverse; return None if too many digits cancel in it."""
     u, v = _ends(changes)
     inside = moved[u] - moved[v]
     change = torch.tensor([after - before for before, after in changes.values()], dtype=torch.float64)
@@ -204,14 +204,14 @@ def _ends(pairs: Iterable[tuple[int, int]]) -> Int[Tensor, "2 pairs"]:
 
 
 def _conductance(graph: Graph, pair: tuple[int, int]) -> float:
-    """Of all edges between two nodes together."""
+    """Return the total conductance of all edges between two nodes."""
     tail, head = graph.edge_index
     between = ((tail == pair[0]) & (head == pair[1])) | ((tail == pair[1]) & (head == pair[0]))
     return float(graph.resistance[between].double().reciprocal().sum())
 
 
 def _unit_demands(nodes: int, pairs: list[tuple[int, int]]) -> Float[Tensor, "nodes pairs"]:
-    """U: a unit put in at one node of every pair and taken out at the other."""
+    """Return U: demands of a unit injected at one node of every pair and extracted at the other."""
     psi, column = torch.zeros(nodes, len(pairs), dtype=torch.float64), torch.arange(len(pairs))
     for node, unit in zip(_ends(pairs), (1.0, -1.0), strict=True):
         psi[node, column] = unit

@@ -1,7 +1,7 @@
 """The factor of a Laplacian by elimination without subtractions, with a look at its size beforehand.
 
-For every node the factor lists its neighbours at the time of its elimination, and the fractions of its conductance that lead
-to them; ``native/src/selected.c`` says more. The last node of a component is its ground. Graphs of a batch share a factor.
+For every node the factor lists its neighbours at the time of its elimination, and the fractions of its conductance to them;
+see ``native/src/selected.c``. The last node of a component is its ground. Graphs of a batch share a factor.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from ohmformer.solve.scaled import empty_huge_pages
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Where a factor has entries: all that is known of it before there is a number."""
+    """The sparsity pattern of a factor, known before the numerical factorization."""
 
     order: Int[np.ndarray, " nodes"]
-    """The nodes in the order of their elimination."""
+    """The nodes in elimination order."""
     rank: Int[np.ndarray, " nodes"]
     """The place of every node in that order."""
     first: Int[Tensor, " nodes_and_one"]
-    """Where the columns of the factor begin."""
+    """The start of every column of the factor."""
     row: Int[Tensor, " entries"]
-    """Their rows, ascending."""
+    """The row indices of the columns, ascending."""
     work: float
     """The sum of squared column counts."""
     eliminated: int
-    """Nodes that are eliminated; those after them are kept."""
+    """Number of nodes that are eliminated; the nodes after them are kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A factor, and its tangent if one was asked for."""
+    """A factor, and its tangent if requested."""
 
     pattern: Pattern
     fraction: Float[Tensor, " entries"]
@@ -73,11 +73,11 @@ class Factor:
         return sums[:, 3]
 
     def rounding(self) -> float:
-        """Bound the relative error of conductances between kept nodes, and of potentials against them of demands >= 0.
+        """Bound the relative error of conductances between kept nodes, and of potentials relative to them for demands >= 0.
 
-        Eliminating a node with k neighbours rounds the conductances between these k + 4 times, by eps / 2. What is left at
-        last are quotients of sums over forests, each with fewer than k of these edges, and no more than there are nodes to
-        go. The conductances of the graph itself, of which a forest has one for every such node, are right to eps / 2.
+        Eliminating a node with k neighbours rounds the conductances between these k + 4 times, by eps / 2. The results are
+        quotients of sums over forests, each with fewer than k of these edges, and at most as many as nodes remain. The
+        conductances of the graph itself, one per such node in a forest, are accurate to eps / 2.
         """
         count = self.pattern.first.diff()[: self.pattern.eliminated].double()
         fewer = torch.minimum(count, torch.arange(len(count), 0, -1, dtype=torch.float64))
@@ -86,9 +86,9 @@ class Factor:
     def answer(
         self, psi: Float[Tensor, "nodes k"], graph: Graph
     ) -> tuple[Float[Tensor, "nodes k"], Float[Tensor, "graphs 4 k"]]:
-        """Return centred potentials in float64, and on every graph ``|r|^2``, their energy, ``|psi|^2``, ``r . L^+ r``.
+        """Return centred potentials in float64, and for every graph ``|r|^2``, their energy, ``|psi|^2``, ``r . L^+ r``.
 
-        ``r = psi - L phi``; in C, panel by panel while it is in the cache.
+        ``r = psi - L phi``; computed in C, panel by panel while a panel is in the cache.
         """
         psi, rows = psi.contiguous(), rows_of(graph)
         phi = empty_huge_pages(*psi.shape, dtype=torch.float64, device=psi.device)
@@ -101,7 +101,7 @@ class Factor:
 
     @property
     def _columns(self) -> tuple[Tensor, ...]:
-        """What the kernels are given: columns without those of kept nodes, and the order of elimination."""
+        """Arguments of the kernels: columns without those of kept nodes, and the order of elimination."""
         pattern = self.pattern
         kept = pattern.eliminated < len(pattern.order)
         first = pattern.first.clamp(max=int(pattern.first[pattern.eliminated])) if kept else pattern.first
@@ -113,9 +113,9 @@ class Factor:
 
 
 def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
-    """Find the pattern of a graph's factor, kept for the next question; None if it is beyond :data:`BEARABLE`, or memory.
+    """Compute the pattern of a graph's factor, kept for the next query; None if beyond :data:`BEARABLE` or memory.
 
-    It takes about as long as the order of elimination, which is given up as soon as it is known to be too much work.
+    This takes about as long as the elimination order, which is abandoned once it is known to need too much work.
     """
     in_c = native.active() is not None
     limits = replace(BEARABLE, entries=min(BEARABLE.entries, that_fits().entries)) if limits is None else limits
@@ -123,9 +123,9 @@ def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
 
 
 def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
-    """Factorise all nodes but those in ``kept``, and store the factor; None if it would be too large.
+    """Factorize all nodes but those in ``kept``, and store the factor; None if it would be too large.
 
-    No other engine can do this, so that without kernels as much work is allowed as with them.
+    No other engine can do this, so the limit on work is the same without kernels.
     """
     in_c, limits = native.active() is not None, replace(BEARABLE, work_in_python=BEARABLE.work)
 
@@ -137,18 +137,18 @@ def keeping(graph: Graph, kept: Bool[np.ndarray, " nodes"]) -> Factor | None:
 
 
 def that_fits() -> Limits:
-    """Return limits that allow a factor of any work in up to half of the memory, rounded to a power of two."""
+    """Return limits that allow a factor with any work in up to half of the memory, rounded to a power of two."""
     return Limits(2 ** (max(memory() // 2 // BYTES, 1).bit_length() - 1), math.inf, math.inf)
 
 
 def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
-    """Factorise a graph; the factor is kept for the next question about it; None if it would be too large."""
+    """Factorize a graph and keep the factor for the next query; return None if it would be too large."""
     pattern = look(graph, limits)
     if pattern is None:
         return None
     try:
         return recall(graph, "factor", lambda: factorise(graph, pattern), fits=lambda found: found.pattern is pattern)
-    except (MemoryError, RuntimeError) as error:  # torch's is of this kind
+    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         size = len(pattern.row) * BYTES / 1e6
@@ -159,7 +159,7 @@ def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
 
 
 def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges"] | None = None) -> Factor:
-    """Compute the factor on a pattern; with ``tangent``, a direction in which conductances move, its derivative too."""
+    """Compute the factor on a pattern, and its derivative in the direction ``tangent`` of the conductances if given."""
     moved = None if tangent is None else torch.as_tensor(tangent)
     nodes, entries = graph.num_nodes, len(pattern.row)
     if native.active() is None:
@@ -184,7 +184,7 @@ def factorise(graph: Graph, pattern: Pattern, tangent: Float[np.ndarray, " edges
 def by_scipy(
     graph: Graph, numbers: Float[Tensor, " edges"], rank: Int[np.ndarray, " nodes"] | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Arrange numbers on edges as a symmetric SciPy CSR matrix, nodes in the given order, parallel edges added up."""
+    """Arrange numbers on edges as a symmetric SciPy CSR matrix, nodes in the given order, parallel edges summed."""
     tail, head = (x.numpy() if rank is None else rank[x.numpy()] for x in edges_of(graph)[:2])
     place = np.concatenate([tail, head]), np.concatenate([head, tail])
     matrix = coo_array((np.concatenate([numbers, numbers]), place), shape=(graph.num_nodes,) * 2).tocsr()
@@ -192,7 +192,7 @@ def by_scipy(
 
 
 def _pattern(graph: Graph, limits: Limits, in_c: bool, kept: Bool[np.ndarray, " nodes"] | None = None) -> Pattern | None:
-    """Order the nodes, and count and list the entries of the factor, unless they are too many."""
+    """Order the nodes and compute the pattern of the factor; None if it is beyond the limits."""
     if graph.num_edges > native.KERNELS["ohm_rows"].limits["edges"]:
         return None
     nodes = graph.num_nodes
@@ -231,9 +231,9 @@ def _pattern(graph: Graph, limits: Limits, in_c: bool, kept: Bool[np.ndarray, " 
 def _between_kept(
     first: np.ndarray, row: np.ndarray, start: np.ndarray, column: np.ndarray, eliminated: int, most: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Where the columns of kept nodes end, and their rows: pairs that are joined or have eliminated nodes between them.
+    """Return column ends and rows of kept nodes: pairs joined by an edge or through eliminated nodes.
 
-    Such nodes end in one whose neighbours at its elimination are all kept, and joins all of them.
+    A path through eliminated nodes contains one whose neighbours at its elimination are all kept, and are all joined by it.
     """
     kept = len(first) - 1 - eliminated
     count = np.diff(first[: eliminated + 1])

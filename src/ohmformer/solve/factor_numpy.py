@@ -1,6 +1,6 @@
 """The kernels of ``native/src/selected.c`` in plain NumPy, node by node, for where there is no compiled library.
 
-Tangents are found by a complex step: conductances get an imaginary part so small that its square vanishes.
+Tangents use a complex step: conductances get an imaginary part so small that its square vanishes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def order_and_pattern(
     most: float,
     kept: Bool[np.ndarray, " nodes"] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Find an order of elimination by minimum degree, where columns of the factor begin, and their rows.
+    """Compute a minimum-degree elimination order, the starts of the factor's columns, and their rows.
 
-    None as soon as the sum of squared column counts is above ``most``. Nodes that are kept come last; the rows of their
-    columns are those that they are joined to in the end.
+    Return None once the sum of squared column counts is above ``most``. Kept nodes come last; the rows of their columns are
+    their neighbours in the end.
     """
     nodes, work = len(start) - 1, 0.0
     joined = [set(column[start[i] : start[i + 1]].tolist()) for i in range(nodes)]
@@ -33,7 +33,7 @@ def order_and_pattern(
     while queue:
         degree, p = heapq.heappop(queue)
         if rank[p] >= 0 or degree != len(joined[p]):
-            continue  # its degree has changed since
+            continue  # stale entry of the queue
         rank[p] = len(order)
         order.append(p)
         columns.append(list(joined[p]))
@@ -64,7 +64,7 @@ def factorise(
     row: Int[np.ndarray, " entries"],
     eliminated: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Compute fractions and pivots of the factor, and their tangents; conductances in the columns of kept nodes."""
+    """Compute fractions and pivots of the factor, and their tangents; columns of kept nodes hold conductances."""
     nodes = len(first) - 1
     number = value if tangent is None else value + 1j * STEP * tangent
     entries, pivot = np.zeros(len(row), dtype=number.dtype), np.zeros(nodes, dtype=number.dtype)
@@ -95,7 +95,7 @@ def sweep(
     *,
     only_energy: bool,
 ) -> Float[np.ndarray, "nodes k"]:
-    """Solve for demands x that sum to zero on every component, zero at its ground; or compute their energy node by node."""
+    """Solve for demands x that sum to zero on every component, zero at its ground; or compute their energy per node."""
     x, nodes = x.copy(), len(first) - 1
     columns = [slice(first[j], first[j + 1]) for j in range(nodes)]
     for j, own in enumerate(columns):
@@ -143,5 +143,5 @@ def select(
 
 
 def _places(first: np.ndarray, row: np.ndarray, k: int, rows: np.ndarray) -> np.ndarray:
-    """Where column k of the factor has these rows."""
+    """Return the places of these rows in column k of the factor."""
     return first[k] + np.searchsorted(row[first[k] : first[k + 1]], rows)

@@ -5,15 +5,15 @@ Linear systems are answered by
 | method | what it is | ``"auto"`` takes it for |
 |---|---|---|
 | ``"cubing"`` | :class:`ChebyshevCubing` on ``D^-1/2 L D^-1/2``, see :mod:`.engines.cubing` | up to 64 nodes |
-| ``"chebyshev"`` | :class:`Chebyshev` on the same in CSR, see :mod:`.engines.chebyshev` | graphs that expand |
-| ``"conjugate"`` | conjugate gradients on the same, see :mod:`.engines.conjugate` | these, up to three demands |
-| ``"elimination"`` | approximate Cholesky, conjugate gradients, see :mod:`.engines.elimination` | long graphs, few demands |
-| ``"direct"`` | a sparse factor without subtractions, see :mod:`.engines.direct` | long graphs, many demands |
-| | and ``L D L^T`` where resistances are negative, see :mod:`.engines.signed` | all such graphs |
+| ``"chebyshev"`` | :class:`Chebyshev` on the same in CSR, see :mod:`.engines.chebyshev` | expanders |
+| ``"conjugate"`` | conjugate gradients on the same, see :mod:`.engines.conjugate` | expanders, up to three demands |
+| ``"elimination"`` | approximate Cholesky, CG, see :mod:`.engines.elimination` | large diameter, few demands |
+| ``"direct"`` | a sparse factor without subtractions, see :mod:`.engines.direct` | large diameter, many demands |
+| | and ``L D L^T`` if resistances are negative, see :mod:`.engines.signed` | all such graphs |
 | ``"gradient-descent"``, ``"squaring"`` | Lemmas 1 and 4 as Transformers, up to 8,000 nodes | |
 
-:func:`ohmformer.plan` shows the choice, and what it is predicted to take (:mod:`.costs`), without solving. With
-``trace=True`` the construction runs as a Transformer, and the answer keeps the state after every layer.
+:func:`ohmformer.plan` shows the choice and its predicted time (:mod:`.costs`) without solving. With ``trace=True`` the
+construction runs as a Transformer, and the answer keeps the state after every layer.
 
 >>> import ohmformer as ohm
 >>> g = ohm.Graph.from_edges([(0, 1), (1, 2), (2, 0)], resistance=[1.0, 2.0, 3.0])
@@ -52,25 +52,25 @@ def potentials(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Compute the potentials ``L^+ psi`` of every column psi of ``demands``; differentiable in demands and resistances.
+    """Compute the potentials ``L^+ psi`` for every column psi of ``demands``; differentiable in demands and resistances.
 
-    A positive demand is current put in, and potentials are high there. ``residual`` is ``|psi - L phi| / |psi|`` for the
-    worst demand on the worst graph, ``error`` bounds or estimates ``|phi - phi*|_L / |phi*|_L``, the relative error of the
-    flow; ``tol`` is what either may be. Where float64 cannot hold potentials with such a residual, as resistances range too
-    far, an error of ``tol`` will do, and at the default tolerance potentials that are right to the last bit. Ctrl-C during
-    a long solve returns the best answer so far, with ``stopped`` set; where a gradient is recorded, it is raised.
+    A positive demand is current injected at a node; potentials are high there. ``residual`` is ``|psi - L phi| / |psi|`` for
+    the worst demand on the worst graph, ``error`` bounds or estimates ``|phi - phi*|_L / |phi*|_L``, the relative error of
+    the flow; ``tol`` limits either. Where resistances vary too widely for float64 potentials with such a residual, an error
+    of ``tol`` is accepted, and at the default tolerance potentials accurate to the last bit. Ctrl-C during a long solve
+    returns the best answer so far, with ``stopped`` set; if a gradient is recorded, KeyboardInterrupt is raised.
 
     Args:
         graph: one graph or a batch: a :class:`Graph`, a networkx graph, a PyG ``Data`` or ``Batch``, a SciPy sparse matrix
             or a list of edges.
         demands: ``(nodes,)`` or ``(nodes, k)``, summing to zero on each component, or a mapping from node to demand.
-        tol: the largest residual that will do, or the largest error.
+        tol: the largest acceptable residual or error.
         tol_of: which of the two, ``"residual"`` or ``"error"``.
         method: ``"auto"`` or a name of the table above.
         center: subtract the mean of each component instead of refusing demands that do not sum to zero.
         trace: keep the state after every layer, up to 8,000 nodes.
-        progress: called with (layers, residual) as the solve goes on; return True to stop with the best so far.
-        resistance: of anything but a :class:`Graph`, where its resistances are; see
+        progress: called with (layers, residual) during the solve; return True to stop with the best answer so far.
+        resistance: resistances, unless ``graph`` is a :class:`Graph`, which has its own; see
             :func:`~ohmformer.graph.labelled.as_graph`.
         conductance: likewise.
     """
@@ -78,10 +78,10 @@ def potentials(
 
 
 def electric_flow(graph: Any, demands: Any, **options: Any) -> FlowAnswer:
-    """Compute the current of least energy that meets ``demands``; options as for :func:`potentials`.
+    """Compute the flow of least energy that meets ``demands``; options as for :func:`potentials`.
 
-    The current of an edge is positive if it runs along the edge's direction, from high potential to low. The answer has
-    ``potential`` and ``energy`` too.
+    The current of an edge is positive if it flows along the edge's direction, from high to low potential. The answer also
+    has ``potential`` and ``energy``.
     """
     defaults = {"tol": TOL, "tol_of": "residual", "method": "auto", "center": False, "trace": False, "progress": None}
     defaults |= {"resistance": None, "conductance": None}

@@ -24,7 +24,7 @@ from ohmformer.solve.engines.base import DENSE
 from ohmformer.solve.scaled import LARGEST
 
 NEAR = 2.0
-"""An error of so many tolerances is not looked into."""
+"""Errors up to this multiple of the tolerance are not refined further."""
 HEAT = {"seeded": SeededHeat, "cubing": CubedHeat, "taylor": TaylorHeat}
 
 
@@ -40,15 +40,15 @@ def heat_kernel(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Apply the heat kernel ``exp(-s L)`` to ``signals``, ``(nodes, k)``; without them the matrix, ``(nodes, nodes)``.
+    """Apply the heat kernel ``exp(-s L)`` to ``signals``, ``(nodes, k)``, or return it as a matrix, ``(nodes, nodes)``.
 
-    Of a batch there is one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`. ``tol`` bounds the error of every
-    signal over its norm. ``residual`` is how far a signal moves when a layer is added, on average over all signals, over its
-    norm; ``error`` is how far any signal is off at most, over its norm: proved for the series, rounding included, and where
-    matrices are made what is proved of the layers, rounding as it shows, or how far the seeded kernel is. Methods:
+    For a batch there is one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`. ``tol`` bounds the error of every
+    signal relative to its norm. ``residual`` is the relative change of a signal when a layer is added, averaged over all
+    signals; ``error`` is the largest relative error of a signal: for the series a proved bound including rounding; for
+    matrices the proved bound of the layers plus observed rounding, or the distance to the seeded kernel. Methods:
     ``"seeded"`` (ours), ``"cubing"`` (Lemma 5), ``"taylor"`` (Lemma 3), ``"series"`` (a Chebyshev series in CSR, for signals
     on graphs of any size) and ``"direct"`` (LAPACK). ``"auto"`` takes the seeded kernel for small graphs, the series for
-    large ones; where rounding drowns the layers (s lmax of 1e10 and more) small graphs are left to LAPACK.
+    large ones; where rounding errors dominate the layers (s lmax of 1e10 and more) small graphs use LAPACK.
 
     With ``laplacian="normalized"`` it is ``exp(-s N)``, ``N = D^-1/2 L D^-1/2`` with D the diagonal of L: by the series, or
     without signals by ``"direct"``, a matrix exponential.
@@ -87,7 +87,7 @@ def heat_kernel(
 
 
 def _heat(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answer:
-    """The kernels of graphs of like size, padded; by LAPACK if that is asked for, or if rounding drowns the layers."""
+    """Compute the kernels of graphs of similar size, padded; by LAPACK on request or if rounding dominates."""
     if method == "auto" and graph.width > SMALL and not graph.resistance.requires_grad:
         method = "direct"  # at 2,000 nodes LAPACK takes a fifth of the layers' time; it has no gradient
     made = None if method == "direct" else _by_layers(graph, s, "seeded" if method == "auto" else method, tol, trace)
@@ -99,12 +99,12 @@ def _heat(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answe
 
 
 def _series(graph: Graph, s: float, x: Tensor, tol: float, trace: bool, laplacian: str = "combinatorial") -> Answer:
-    """Signals by a Chebyshev series; that of exp is known to be what samples show."""
+    """Apply ``exp(-s L)`` to signals by a Chebyshev series; for exp, the error found at samples is a bound."""
     return replace(_filter(graph, lambda t: np.exp(-s * t), x, True, tol, trace, laplacian), error_kind="bound")
 
 
 def _normalized_heat(graph: Graph, s: float) -> Answer:
-    """``exp(-s N)`` of graphs of like size, padded."""
+    """Compute ``exp(-s N)`` of graphs of similar size, padded."""
     laplacian = graph.laplacian()
     degree = laplacian.diagonal(dim1=-2, dim2=-1)[..., None]
     root = torch.where(degree > 0, torch.where(degree > 0, degree, 1.0).rsqrt(), 0.0)
@@ -116,7 +116,7 @@ def _normalized_heat(graph: Graph, s: float) -> Answer:
 
 
 def _by_layers(graph: Graph, s: float, method: str, tol: float, trace: bool) -> Answer:
-    """The kernel by one of the constructions, and how far another layer would move it."""
+    """Compute the kernel by one of the constructions, and its change when a layer is added."""
     spectrum = graph.spectral_bounds()
     heat = HEAT[method](spectrum, s)
     layers = heat.layers_for(tol)
@@ -126,7 +126,7 @@ def _by_layers(graph: Graph, s: float, method: str, tol: float, trace: bool) -> 
     moved = float((kernel - deeper).detach().norm(dim=(-2, -1)).max()) if kernel.numel() else 0.0
     bound = heat.error_bound(layers)
     error = bound + 2 * moved + 4 * kernel.shape[-1] * torch.finfo(kernel.dtype).eps * heat.amplification(layers)
-    if method != "seeded" and kernel.numel() and not error <= NEAR * tol:  # rounding grows by more than it has to
+    if method != "seeded" and kernel.numel() and not error <= NEAR * tol:  # rounding errors grow more than necessary
         other = _by_layers(replace(graph, resistance=graph.resistance.detach()), s, "seeded", 0.1 * tol, trace=False)
         error = min(error, float((kernel.detach() - other.value).norm(dim=(-2, -1)).max()) + (other.error or 0.0))
     certificate = {"trace": states, "error": error if error == error else math.inf, "error_kind": "estimate"}
@@ -148,10 +148,10 @@ def spectral_filter(
     """Apply ``f(L)`` to ``signals`` for any smooth f, compiled to layers.
 
     With ``null=True`` f is compiled on ``[0, lmax]`` and acts on the null space too; with ``null=False`` on the nonzero
-    spectrum only, and signals must sum to zero on each component. ``tol`` bounds the error over ``max |f|``; ``residual`` is
-    how far one random combination of the signals moves when the depth is raised by a quarter, over its norm and ``max |f|``;
-    ``error`` how far any signal is off at most, likewise, rounding included: an estimate, as f is known at some points only.
-    With ``laplacian="normalized"`` it is ``f(N)``, ``N = D^-1/2 L D^-1/2``, on ``[0, 2]``, for ``null=True`` only.
+    spectrum only, and signals must sum to zero on each component. ``tol`` bounds the error relative to ``max |f|``;
+    ``residual`` is the change of one random combination of the signals when the depth is raised by a quarter, relative to
+    its norm and ``max |f|``; ``error`` is the largest error of any signal, likewise, rounding included: an estimate, as f is
+    sampled. With ``laplacian="normalized"`` it is ``f(N)``, ``N = D^-1/2 L D^-1/2``, on ``[0, 2]``, for ``null=True`` only.
     """
     check_tolerance(tol, "auto", ("auto",))
     if check_laplacian(laplacian) and not null:
@@ -166,7 +166,7 @@ def _filter(
     graph: Graph, f: Callable[[np.ndarray], np.ndarray], x: Tensor, null: bool, tol: float, trace: bool,
     laplacian: str = "combinatorial",
 ) -> Answer:  # fmt: skip
-    """A Chebyshev series in CSR on checked signals."""
+    """Apply a Chebyshev series in CSR to checked signals."""
     normalized = laplacian == "normalized"
     spectrum = Spectrum(LARGEST, LARGEST) if normalized else graph.spectral_bounds()
     compiled = SpectralFilter(spectrum, f, null=null)
@@ -199,11 +199,11 @@ def _filter(
 
 
 def _rounding(graph: Graph, series: SpectralFilter, layers: int, dtype: torch.dtype) -> float:
-    """How far rounding moves a series at most, over the norm of the signal and the sum of its coefficients.
+    """Bound the rounding error of a series, relative to the norm of the signal and the sum of its coefficients.
 
-    ``T_new = a T + b L T - T_old`` is wrong by at most ``11 (m + 8) eps |T|``, with m entries in a row of L, as ``|a| <= 2``
-    and ``|b| |L| <= 8`` where f is fitted on ``[0, lmax]``, and what is wrong arrives at the l-th term grown by
-    ``U_l <= (l + 1) T_l(x_0)``, x_0 being where the null space lies: in all by ``l (l + 1) / 2`` times that.
+    ``T_new = a T + b L T - T_old`` has an error of at most ``11 (m + 8) eps |T|``, with m entries in a row of L, as ``|a| <=
+    2`` and ``|b| |L| <= 8`` where f is fitted on ``[0, lmax]``. By the l-th term this error grows by a factor ``U_l <= (l +
+    1) T_l(x_0)``, x_0 being the position of the null space: in total by ``l (l + 1) / 2`` times that.
     """
     (low, high), c = series.interval, np.abs(series.coefficients[: layers + 1])
     term, out = np.arange(len(c)), (high + low) / (high - low)
@@ -214,7 +214,7 @@ def _rounding(graph: Graph, series: SpectralFilter, layers: int, dtype: torch.dt
 
 
 def _scaled_by_degrees(laplacian: Tensor) -> Tensor:
-    """``D^-1/2 L D^-1/2`` of a Laplacian in CSR."""
+    """Compute ``D^-1/2 L D^-1/2`` for a Laplacian in CSR."""
     start, column, value = laplacian.crow_indices(), laplacian.col_indices(), laplacian.values()
     row = torch.repeat_interleave(torch.arange(len(start) - 1, device=start.device), start.diff())
     own = row == column

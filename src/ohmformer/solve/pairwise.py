@@ -1,6 +1,6 @@
 """Effective resistances of all pairs of nodes of small graphs by elimination without subtractions.
 
-Every one is right to ``4 n`` roundings whatever the range of resistances; ``native/src/pairwise.c`` says why.
+Each is accurate to ``4 n`` roundings for any range of resistances; see ``native/src/pairwise.c``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EPS = torch.finfo(torch.float64).eps
 
 
 def error_bound(nodes: int) -> float:
-    """Bound the relative error of a resistance in a graph of so many nodes."""
+    """Bound the relative error of a resistance in a graph with this number of nodes."""
     return 2 * (nodes + 2) * EPS
 
 
@@ -35,7 +35,7 @@ def all_pairs(graph: Graph) -> Matrices:
 
 
 def conductances(graph: Graph) -> Matrices:
-    """Build one matrix per graph: between two nodes the conductances of their edges, added up."""
+    """Return one matrix per graph with the summed conductances of all edges between two nodes."""
     sizes = graph.graph_sizes.cpu()
     out = Matrices(torch.zeros(int(sizes.square().sum()), dtype=torch.float64), sizes)
     (u, v), batch, within = graph.edge_index.cpu(), graph.batch.cpu(), graph.nodes.within.cpu()
@@ -45,7 +45,7 @@ def conductances(graph: Graph) -> Matrices:
 
 
 def _between(c: Float[np.ndarray, "n n"], number: Int[np.ndarray, " n"], out: Float[np.ndarray, "width width"]) -> None:
-    """Resistances between some nodes, whose conductances are c, to their places in ``out``."""
+    """Write resistances between some nodes, with conductances c, to their places in ``out``."""
     n = len(c)
     if n <= 2:
         with np.errstate(divide="ignore"):

@@ -1,6 +1,6 @@
 """Which engine answers for which graphs, decided here and nowhere else.
 
-It is the engine that is predicted to answer first; :mod:`~ohmformer.solve.costs` has the numbers.
+The engine with the smallest predicted time is chosen; :mod:`~ohmformer.solve.costs` has the numbers.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ from ohmformer.solve.factor import look
 from ohmformer.solve.scaled import LARGEST, STEPS, Extremes, known_ends, prepared
 
 SPENT = "seconds by elimination"
-"""Under which name a graph finds what elimination was predicted to take for its questions after the first, in a list."""
+"""Key under which a graph stores, in a list, the predicted seconds of elimination for all its queries after the first."""
 SOME_STEPS = 30
-"""Steps that conjugate gradients are predicted to take where nothing is known: 29 on random graphs, 20 on scale-free."""
+"""Predicted number of steps of conjugate gradients if nothing is known: 29 on random graphs, 20 on scale-free ones."""
 INSTEAD_OF_LAYERS = ("elimination", "direct", "LDL^T")
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "conjugate", "elimination", "direct")
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Parts of a batch, each with the engine that solves it and the reason."""
+    """Parts of a batch, each with its engine and the reason for it."""
 
     parts: tuple[Part, ...]
     num_graphs: int
 
     def of(self, graph: int) -> Part:
-        """Return the part that a graph of the batch belongs to."""
+        """Return the part that contains a graph of the batch."""
         number = range(self.num_graphs)[graph]
         return next(part for part in self.parts if part.which is None or bool((part.which == number).any()))
 
@@ -97,11 +97,11 @@ def plan(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Plan:
-    """Say how ``demands`` demands on a graph or batch would be solved for, without solving.
+    """Plan how ``demands`` demands on a graph or batch would be solved for, without solving.
 
-    On large graphs, for more than three demands, it takes some Lanczos steps, which the next question about the same graph
-    does not take again. For fewer it names conjugate gradients wherever distances do not speak against them; an answer's own
-    plan says whether these went through to the end, or which engine followed.
+    On large graphs, more than three demands take some Lanczos steps, which are kept for the next query about the same graph.
+    For fewer, conjugate gradients are named unless distances show that they would be slow; an answer's own plan says whether
+    they converged, or which engine followed.
 
     >>> print(plan([(0, 1), (1, 2), (2, 0)]).parts[0].engine)
     cubing
@@ -114,7 +114,7 @@ def plan(
 def make_plan(
     graph: Graph, demands: int, tol: float, method: str = "auto", trace: bool = False, *, inverses: bool = False
 ) -> Plan:
-    """As :func:`plan`, of a checked graph; with ``inverses``, whole inverses of small graphs are of use."""
+    """Make the plan of a checked graph, as :func:`plan`; set ``inverses`` if whole inverses of small graphs are useful."""
     if graph.device.type == "mps":
         raise ValueError(
             "expected a graph on the CPU or on CUDA: MPS has no float64, which solving needs; use graph.to('cpu')"
@@ -149,14 +149,14 @@ def make_plan(
 
 
 def _numbers(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> list[Tensor | None]:
-    """The numbers of chosen graphs, as a list of one part or none; None for all graphs."""
+    """Return the numbers of the chosen graphs in a list of at most one part; None stands for all graphs."""
     if not chosen.any():
         return []
     return [None if chosen.all() else torch.as_tensor(np.nonzero(chosen)[0], device=graph.device)]
 
 
 def _fit_kernel(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> Bool[np.ndarray, " graphs"]:
-    """Find those of some graphs that the C implementation of cubing takes: small ones on the CPU, in float32."""
+    """Select the graphs that the C implementation of cubing supports: small ones on the CPU, in float32."""
     if native.active() is None or graph.device.type != "cpu" or not chosen.any():
         return np.zeros_like(chosen)
     limits = native.KERNELS["ohm_invert"].limits
@@ -165,7 +165,7 @@ def _fit_kernel(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> Bool[np.nd
 
 
 def _fit_float32(graph: Graph, chosen: Bool[np.ndarray, " graphs"]) -> Bool[np.ndarray, " graphs"]:
-    """Find those of some graphs whose inverses float32 is enough for; their bounds are kept with the selection."""
+    """Select the graphs for whose inverses float32 is accurate enough; bounds are kept with the selection."""
     found = chosen.copy()
     for which in _numbers(graph, chosen):
         found[chosen] = in_float32(_selected(graph, which).scaled_spectral_bounds())
@@ -177,12 +177,12 @@ def _selected(graph: Graph, which: Tensor | None) -> Graph:
 
 
 def _has_kernels(graph: Graph) -> bool:
-    """Whether factors are made in C."""
+    """Return whether factors are computed in C."""
     return native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges < 2**31
 
 
 def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
-    """The engine for graphs that are solved together without their inverses."""
+    """Plan graphs that are solved together without their inverses."""
     chosen = _selected(graph, which)
     if method == "direct":
         part = _direct(chosen, which, demands, "asked for")
@@ -198,7 +198,7 @@ def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method:
 
 
 def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, reason: str) -> Part:
-    """Inverses of small graphs, in C or by torch."""
+    """Plan inverses of small graphs, in C or torch."""
     fits = native or bool(in_float32(_selected(graph, which).scaled_spectral_bounds()).all())
     dtype = torch.float32 if fits else torch.float64
     predicted = costs.cubing(_power_sum(graph, which, 3), in_c=native)
@@ -206,13 +206,13 @@ def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, r
 
 
 def _power_sum(graph: Graph, which: Tensor | None, power: int) -> float:
-    """The sum of some power of the sizes of some graphs."""
+    """Return the sum of a power of the sizes of some graphs."""
     sizes = graph.graph_sizes if which is None else graph.graph_sizes[which]
     return float(sizes.double().pow(power).sum())
 
 
 def _small_factor(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
-    """A factor of small graphs, at worst full."""
+    """Plan a factor of small graphs, assumed dense in the worst case."""
     nodes, pairs, work = (_power_sum(graph, which, power) / power for power in (1, 2, 3))
     size = int(nodes), graph.num_edges, demands, int(pairs), work
     predicted = costs.direct(*size) if _has_kernels(graph) else math.nan
@@ -220,14 +220,14 @@ def _small_factor(graph: Graph, which: Tensor | None, demands: int, reason: str)
 
 
 def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Part:
-    """The engine with the smallest prediction. A look at the spectrum, and one at the factor, take up to 15 % of the answer.
+    """Plan the engine with the smallest predicted time. Probing spectrum and factor each take up to 15 % of the solve.
 
-    Elimination is predicted from sizes alone. For few demands conjugate gradients are then tried, which end as soon as they
-    are seen to take longer, or after 15 % of elimination's time; their steps are the answer, so that nothing is probed for.
-    For more demands Lanczos says how many layers chebyshev takes, and ends likewise, but if these will most likely take less
-    than half of elimination's time. On graphs that distances show to be long neither is begun. The pattern
-    says what a factor costs, and is not made if that takes long and no factor is likely, or on graphs that expand. Questions
-    that elimination has answered after the first count: a factor is made once they would have paid for it.
+    Elimination is predicted from sizes alone. For few demands, conjugate gradients are then tried, until they are seen to
+    take longer, or for 15 % of elimination's time. Their steps are part of the solve, so nothing is probed. For more
+    demands, Lanczos estimates the layers of chebyshev and ends likewise, unless these most likely take less than half of
+    elimination's time. Neither starts on graphs whose distances show a small spectral gap. The factor's pattern gives its
+    cost; it is skipped on expanders, or if it takes long and no factor is likely. Earlier queries answered by elimination,
+    except the first, count: a factor is made once they would have paid for it.
     """
     nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
@@ -239,7 +239,7 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     instead = (_elimination if kernels else _direct)(graph, which, demands, "")
     in_c, few = kernels and nodes >= NATIVE_NODES and demands >= NATIVE_DEMANDS, kernels and demands <= FEW
     many = partial(costs.chebyshev, nodes, edges, demands, in_c=in_c)
-    beside = known_ends(graph) is None  # a random demand
+    beside = known_ends(graph) is None  # one more for a random demand
     once, twice = map(partial(costs.conjugate, nodes, edges, demands + beside) if few else many, (1, 2))
     most = min(max(1 + int((instead.predicted - once) / (twice - once)), 20), REASONABLE) if kernels else REASONABLE
     floor, sparse = lmin_of(most, tol), edges <= MAYBE_LONG * nodes
@@ -252,7 +252,7 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     else:
         found = prepared(graph, floor=floor, steps=steps)[1]
         if not found.separated and 2 * many(layers_for(tol, found.spectrum)) < instead.predicted:
-            found = prepared(graph, floor=floor)[1]  # chebyshev will most likely answer, and needs to know
+            found = prepared(graph, floor=floor)[1]  # chebyshev will most likely be chosen, and needs the spectrum
     if found is None:
         reason = f"its distances are short; it ends before {steps} steps if these will be many"
         best = replace(_conjugate(graph, which, demands, tol, reason), floor=floor, trial=steps)
@@ -279,14 +279,14 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
 
 
 def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spectrum: Spectrum, reason: str) -> Part:
-    """Chebyshev's layers, in C for many demands on large graphs."""
+    """Plan Chebyshev's layers, in C for many demands on large graphs."""
     nodes = graph.num_nodes
     in_c = (
         _has_kernels(graph)
         and nodes >= NATIVE_NODES
         and demands >= NATIVE_DEMANDS
         and layers_of_a_round(tol, spectrum) <= native.KERNELS["ohm_direction"].limits["layers"]
-        and 2 * graph.num_edges + nodes < 2**31  # the kernel's indices
+        and 2 * graph.num_edges + nodes < 2**31  # limit of the kernel's indices
     )
     panel = panel_width(nodes) if not in_c else 2 * PANEL
     predicted = costs.chebyshev(nodes, graph.num_edges, demands, layers_for(tol, spectrum), in_c=in_c)
@@ -295,7 +295,7 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spe
 
 @lru_cache(maxsize=64)
 def lmin_of(layers: int, tol: float) -> float:
-    """Compute the smallest eigenvalue of the scaled Laplacian at which chebyshev takes so many layers."""
+    """Return the smallest eigenvalue of the scaled Laplacian at which chebyshev takes this many layers."""
     low, high = 1e-14, LARGEST
     for _ in range(20):  # to a few digits
         middle = math.sqrt(low * high)
@@ -304,7 +304,7 @@ def lmin_of(layers: int, tol: float) -> float:
 
 
 def _conjugate(graph: Graph, which: Tensor | None, demands: int, tol: float, reason: str) -> Part:
-    """Conjugate gradients scaled by degrees, in C where there are kernels, beside a random demand if little is known."""
+    """Plan conjugate gradients scaled by degrees, in C if possible, with an extra random demand if little is known."""
     known, in_c = known_ends(graph), _has_kernels(graph)
     steps = SOME_STEPS if known is None else layers_for(tol, known.spectrum)
     panel = min(
@@ -315,7 +315,7 @@ def _conjugate(graph: Graph, which: Tensor | None, demands: int, tol: float, rea
 
 
 def _elimination(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
-    """Sampled elimination, in C where there are kernels; every thread has a panel of demands."""
+    """Plan sampled elimination, in C if possible; every thread has a panel of demands."""
     in_c = native.active() is not None
     panel = min(max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads())
     kept = remembered(graph, ("approximate factor", in_c)) is not None
@@ -324,12 +324,12 @@ def _elimination(graph: Graph, which: Tensor | None, demands: int, reason: str) 
 
 
 def panel_width(nodes: int) -> int:
-    """Choose how many demands go through torch's layers together on a graph of so many nodes."""
+    """Return how many demands torch's layers process together on a graph of this size."""
     return 2 * PANEL if nodes > BEYOND_CACHE else max(PANEL, min(8 * PANEL, CACHE // max(nodes, 1)))
 
 
 def _direct(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
-    """A sparse factorisation; its size is known beforehand where there are kernels, and beyond bearing it takes forever."""
+    """Plan a sparse factor; with kernels its size is known beforehand, and the time is infinite beyond the limits."""
     predicted, known = math.nan, _by_kept_factor(graph, which, demands, reason)
     if known is not None:
         return known
@@ -341,7 +341,7 @@ def _direct(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Pa
 
 
 def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part | None:
-    """By the factor that is kept of the graph, or of the one that it was edited from, if there is one."""
+    """Plan solves with the kept factor of the graph, or of the one it was edited from; None if there is none."""
     edited = remembered(graph, EDITED)
     factor = edited.factor if edited else remembered(graph, "factor")
     if factor is None:
@@ -351,7 +351,7 @@ def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: st
 
 
 def fallback(problem: Problem, reason: str) -> Part | None:
-    """Name the engine to try after one that missed its tolerance; None if there is none."""
+    """Plan the engine to try after one that missed its tolerance; None if there is none."""
     asked = problem.graph, problem.part.which, problem.demands.shape[1], reason
     if problem.part.engine == "conjugate" and _has_kernels(problem.graph):
         return _elimination(*asked)
@@ -361,5 +361,5 @@ def fallback(problem: Problem, reason: str) -> Part | None:
 
 
 def engine(part: Part, *, transformer: bool) -> Any:
-    """Make the engine of a part; ``transformer`` asks for the construction itself, layer by layer."""
+    """Return the engine of a part; ``transformer`` asks for the construction itself, layer by layer."""
     return TRANSFORMERS[part.engine] if transformer or part.engine not in ENGINES else ENGINES[part.engine]

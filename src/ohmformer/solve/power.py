@@ -1,11 +1,11 @@
 """DC power flow, and how it changes: with transfers between buses (PTDF) and with outages of branches (LODF).
 
-As MATPOWER does it: voltages of one unit, angles theta in radians, and on a branch from f to t of reactance x, tap ratio a
-and phase shift s the power ``(theta_f - theta_t - s) / (x a)``. That is an electric flow with reactances as resistances, on
-a signed graph where some are negative.
+As in MATPOWER: voltages are one per unit, angles theta in radians, and a branch from f to t with reactance x, tap ratio a
+and phase shift s carries the power ``(theta_f - theta_t - s) / (x a)``. This is an electric flow with reactances as
+resistances, on a signed graph if some are negative.
 
-``error`` is the relative error of the flows, of the worst transfer or outage, in the norm ``(sum |x| f^2)^(1/2)`` over all
-branches; of factors of branches, ``ptdf(branches=...)``, that of a unit's flow through the branch they are found by.
+``error`` is the relative error of the flows, for the worst transfer or outage, in the norm ``(sum |x| f^2)^(1/2)`` over all
+branches; for ``ptdf(branches=...)``, that of the unit flow from which a branch's factors are computed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ohmformer.solve.certificate import EPS, relative
 from ohmformer.solve.flow import potentials
 
 PANEL = 256
-"""Demands that are solved for together."""
+"""Number of demands that are solved for together."""
 TOL = 1e-9
 SINGULAR = 1e-12
-"""How small ``1 - PTDF`` of a branch for its own ends may be, beside what it is made of, before it counts as zero."""
+"""Relative size below which ``1 - PTDF`` of a branch for its own ends counts as zero."""
 
 
 @dataclass(frozen=True)
 class PowerAnswer(Answer):
-    """A DC power flow: ``value`` is megawatts on the branches, from their first bus to their second, one row each."""
+    """A DC power flow: ``value`` is megawatts on the branches, from first bus to second, one per row."""
 
     angle: Float[Tensor, " buses"] = field(kw_only=True)
-    """Degrees, one for every row of ``mpc.bus``; that of the file where a bus is out of service."""
+    """Degrees, one per row of ``mpc.bus``; that of the file if a bus is out of service."""
     injection: Float[Tensor, " buses"] = field(kw_only=True)
-    """Megawatts put in, balanced at the reference bus of every island."""
+    """Injected megawatts, balanced at the reference bus of every island."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class OutageAnswer(Answer):
     """Line outage distribution factors: ``value`` is ``(branches, outages)``."""
 
     splits: Bool[Tensor, " outages"] = field(kw_only=True)
-    """Whether the grid falls apart without that branch: its column is NaN, as power has no other way."""
+    """Whether the outage disconnects the grid; its column is then NaN, as power has no other path."""
 
 
 def dc_flow(
     case: Case | PowerGrid | Path | str, injection: Any = None, *, tol: float = TOL, method: str = "direct"
 ) -> PowerAnswer:
-    """Compute the DC power flow of a case, or of other injections than it has; differentiable in these.
+    """Compute the DC power flow of a case, or of other injections; differentiable in these.
 
     Args:
         case: a MATPOWER case or its file.
-        injection: megawatts put in at every row of ``mpc.bus``; generators less loads of the case, and what its DC lines
-            take and bring, unless given. The reference bus of every island makes up for what is missing.
-        tol: the largest residual that will do.
+        injection: megawatts injected at every row of ``mpc.bus``; by default generation minus load, and the power that DC
+            lines take and deliver. The reference bus of every island balances the total.
+        tol: the largest acceptable residual.
         method: as for :func:`~ohmformer.solve.flow.potentials`.
     """
     grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
@@ -108,15 +108,15 @@ def ptdf(
 ) -> Answer:
     """Compute power transfer distribution factors: the part of a transferred megawatt that every branch carries.
 
-    With ``transfers``, pairs of buses that power goes from and to: ``(branches, transfers)``, one solve for every transfer.
-    Without: ``(branches, buses)`` for ``branches``, from every bus to the reference bus of its island, one solve for every
-    branch. The whole matrix is made only if it is asked for, by ``branches="all"``.
+    With ``transfers``, pairs of buses with power sent from the first to the second: ``(branches, transfers)``, one solve per
+    transfer. Without: ``(branches, buses)`` for ``branches``, from every bus to the reference bus of its island, one solve
+    per branch. The whole matrix is computed only on request, with ``branches="all"``.
 
     Args:
         case: a MATPOWER case or its file.
         transfers: pairs of buses, by their numbers in the case.
         branches: rows of ``mpc.branch``, counted from 0; with transfers, all of them by default.
-        tol: the largest residual that will do.
+        tol: the largest acceptable residual.
         method: as for :func:`~ohmformer.solve.flow.potentials`.
     """
     grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
@@ -153,16 +153,16 @@ def lodf(
     tol: float = TOL,
     method: str = "direct",
 ) -> OutageAnswer:
-    """Compute line outage distribution factors: the part of a branch's flow that each other one takes over once it is out.
+    """Compute line outage distribution factors: the part of a branch's flow that each other branch takes over in its outage.
 
-    ``(branches, outages)``, one solve for every outage; -1 on the branch that is out. An outage that splits the grid has no
+    ``(branches, outages)``, one solve per outage; -1 on the branch that is out. An outage that splits the grid has no
     factors: its column is NaN, ``splits`` marks it and the note names it.
 
     Args:
         case: a MATPOWER case or its file.
-        outages: rows of ``mpc.branch``, counted from 0; each is the only one that is out.
-        branches: rows of the branches that are asked about; all by default.
-        tol: the largest residual that will do.
+        outages: rows of ``mpc.branch``, counted from 0; each is a single outage.
+        branches: rows of the monitored branches; all by default.
+        tol: the largest acceptable residual.
         method: as for :func:`~ohmformer.solve.flow.potentials`.
     """
     grid = case if isinstance(case, PowerGrid) else PowerGrid.of(case)
@@ -198,7 +198,7 @@ def _by_panels(
     make: Callable[[Tensor, slice], Tensor],
     rows: int,
 ) -> Answer:
-    """``make(potentials, columns)`` of a unit from one end to the other, for some columns after the others, side by side."""
+    """Join ``make(potentials, columns)`` for unit demands from one end to the other, computed panel by panel."""
     value, answers = torch.zeros(rows, ends.shape[1], dtype=torch.float64), []
     for first in range(0, ends.shape[1], PANEL):
         some = slice(first, first + PANEL)
@@ -214,7 +214,7 @@ def _by_panels(
 
 
 def _factors(grid: PowerGrid, edge: Int[np.ndarray, " rows"], phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "rows k"]:
-    """The flow on some edges, zero where a branch is out of service."""
+    """Return the flow on some edges, zero where a branch is out of service."""
     j = torch.as_tensor(edge)
     tail, head = grid.graph.edge_index[:, j]
     return torch.where((j >= 0)[:, None], (phi[tail] - phi[head]) / grid.graph.resistance[j, None], 0.0)
@@ -223,7 +223,7 @@ def _factors(grid: PowerGrid, edge: Int[np.ndarray, " rows"], phi: Float[Tensor,
 def _growth(
     grid: PowerGrid, out: Int[np.ndarray, " k"], phi: Float[Tensor, "nodes k"], own: Float[Tensor, " k"]
 ) -> Float[Tensor, " k"]:
-    """By how much the relative error of a unit's flow f may grow in ``f / (1 - f_out)``, with -1 on the branch itself."""
+    """Bound the growth of the relative error of a unit flow f in ``f / (1 - f_out)``, with -1 on the branch itself."""
     flow, left = _factors(grid, np.arange(grid.graph.num_edges), phi), (1 - own).abs()
     size, r = _heat(grid, flow), grid.graph.resistance[out].abs()
     factors = (flow / left).index_put((torch.as_tensor(out), torch.arange(len(out))), torch.tensor(1.0).double())
@@ -231,12 +231,12 @@ def _growth(
 
 
 def _heat(grid: PowerGrid, flow: Float[Tensor, "edges k"]) -> Float[Tensor, " k"]:
-    """The norm in which flows are compared, ``(sum_e |x_e| f_e^2)^(1/2)``."""
+    """Compute the norm for comparing flows, ``(sum_e |x_e| f_e^2)^(1/2)``."""
     return (flow.detach().square() * grid.graph.resistance.abs()[:, None]).sum(0).sqrt()
 
 
 def _balanced(grid: PowerGrid, injection: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:
-    """Injections with what is missing on every island put in at its reference bus."""
+    """Balance injections at the reference bus of every island."""
     graph = grid.graph
     total = injection.new_zeros(graph.num_components).index_add(0, graph.components, injection)
     return injection.index_add(0, torch.as_tensor(grid.reference), -total)

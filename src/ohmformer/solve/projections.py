@@ -1,8 +1,8 @@
 """Effective resistances from random projections, and embeddings whose squared distances are effective resistances.
 
-The rows of ``L^+ B Q`` for a Gaussian matrix Q of q columns over ``sqrt(q)`` have squared distances that are effective
-resistances on average (Spielman and Srivastava), and are distributed as chi squared around them. What short walks tell is
-taken exactly (:mod:`ohmformer.solve.walks`) and only the rest is projected.
+The rows of ``L^+ B Q / sqrt(q)`` for a Gaussian matrix Q with q columns have squared distances with the effective
+resistances as their means (Spielman and Srivastava) and a chi-squared distribution. The contribution of short walks is
+computed exactly (:mod:`ohmformer.solve.walks`) and only the rest is projected.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from ohmformer.solve.scaled import prepared
 from ohmformer.solve.walks import LocalPart, Walks, walks_of_three
 
 FAILURE = 0.01
-"""The probability with which some estimate may be further off than eps."""
+"""The probability that some estimate has an error above eps."""
 QUANTILES = torch.as_tensor(ndtri((np.arange(2**16) + 0.5) / 2**16)).float()
-"""Of 16 random bits; their variance is one to 2e-5."""
+"""Gaussian quantiles of 16 random bits; their variance is one to 2e-5."""
 ROOTS = {"newton-schulz": NewtonSchulzRoot, "power-series": PowerSeriesRoot}
 
-# ---------------------------------------------------------------------------------------------------- how many
+# ---------------------------------------------------------------------------------------------------- numbers of projections
 
 
 def check_eps(eps: float) -> None:
-    """Raise a ValueError unless an estimate within ``eps`` makes sense."""
+    """Raise a ValueError unless ``0 < eps < 1``."""
     if not 0 < eps < 1:
         raise ValueError(f"expected eps in (0, 1), got {eps!r}")
 
 
 def default_tolerance(eps: float | None) -> float:
-    """Choose the residual of the linear systems of an exact answer, or of an estimate within ``eps``."""
+    """Return the residual required of linear systems for an exact answer, or for an estimate within ``eps``."""
     if eps is None:
         return 1e-6
     check_eps(eps)
@@ -58,19 +58,20 @@ def default_tolerance(eps: float | None) -> float:
 
 
 def interval(probes: Any, items: int, failure: float = FAILURE) -> tuple[Any, Any]:
-    """Return between which multiples of itself a remainder is estimated, by the mean of so many squared projections.
+    """Return bounds on the ratio of a remainder's estimate, the mean of ``probes`` squared projections, to its true value.
 
-    That is chi squared over its degrees of freedom, within the interval for all items but for a probability of ``failure``.
+    The ratio is chi squared over its degrees of freedom, within the bounds for all items except with probability
+    ``failure``.
     """
     tail = failure / (2 * max(items, 1))
     return 2 * gammaincinv(probes / 2, tail) / probes, 2 * gammainccinv(probes / 2, tail) / probes
 
 
 def excess(eps: float, probes: Any, items: int, failure: float = FAILURE) -> Any:
-    """Find the a for which a value is within eps of ``local + remainder`` wherever ``a estimate <= eps local``.
+    """Return the a such that a value within eps of ``local + remainder`` is known wherever ``a estimate <= eps local``.
 
-    The remainder is between ``estimate / high`` and ``estimate / low``; there is a value within eps of both ends if
-    ``(1 - eps) (local + estimate / low) <= (1 + eps) (local + estimate / high)``.
+    The remainder is between ``estimate / high`` and ``estimate / low``; there is a value within eps of both ends if ``(1 -
+    eps) (local + estimate / low) <= (1 + eps) (local + estimate / high)``.
     """
     low, high = interval(probes, items, failure)
     return ((1 - eps) / low - (1 + eps) / high) / 2
@@ -93,12 +94,12 @@ def projections(eps: float, items: int, share: float = 1.0) -> int:
 
 
 def projections_for(local: LocalPart, eps: float, items: int) -> int:
-    """Guess how many projections will do, if the largest share that is left is :data:`SPREAD` times the mean."""
+    """Estimate how many projections are needed, if the largest remaining share is :data:`SPREAD` times the mean."""
     return projections(eps, items, min(SPREAD * local.share, 1.0))
 
 
 def local_part_for(graph: Graph, ends: Int[Tensor, "2 pairs"], eps: float) -> LocalPart:
-    """Compute the local part of resistances: by walks of three steps, or of five where that saves more than it costs."""
+    """Compute the local part of resistances from walks of three steps, or of five if that saves more than it costs."""
     walks = Walks(graph)
     found = walks.local_part(ends, 2)
     spared = projections_for(found, eps, ends.shape[1]) - 2 * PANEL
@@ -108,14 +109,14 @@ def local_part_for(graph: Graph, ends: Int[Tensor, "2 pairs"], eps: float) -> Lo
 
 
 def local_part_of_edges(graph: Graph, eps: float) -> LocalPart:
-    """Compute the local part of the resistances of all edges; kept for the next question."""
+    """Compute the local part of the resistances of all edges; kept for the next query."""
     return recall(graph, ("walks", eps), lambda: local_part_for(graph, graph.edge_index, eps))
 
 
 def _next(eps: float, done: int, ratio: Float[np.ndarray, " items"], failure: float) -> int:
-    """How many projections to go on to, so that they and the items to solve for after them are fewest, in panels.
+    """Choose the number of projections that minimizes them plus the items left to solve for, in panels.
 
-    ``ratio`` is ``local / remainder``, ascending, by the projections so far.
+    ``ratio`` is ``local / remainder``, ascending, from the projections so far.
     """
     most = projections(eps, len(ratio))
     counts = np.arange(done, max(most, done) + 2 * PANEL, 2 * PANEL)
@@ -137,7 +138,7 @@ class _Noise:
         self.rows = coo_array((np.concatenate([-root, root]), place), shape=(graph.num_nodes, graph.num_edges)).tocsr()
 
     def __call__(self, columns: int) -> Float[Tensor, "nodes columns"]:
-        """The next so many columns."""
+        """Return the next ``columns`` columns."""
         wide, nodes = -(-columns // 4) * 4, self.graph.num_nodes
         if native.active() is not None:
             arrays = [torch.as_tensor(x) for x in (self.rows.indptr, self.rows.indices.astype(np.int64), self.rows.data)]
@@ -150,7 +151,7 @@ class _Noise:
 
 
 def gaussian(items: Int[np.ndarray, " items"], seed: int, first: int, columns: int) -> Float[Tensor, "items columns"]:
-    """Draw Gaussian numbers of some items, a function of item, column and seed; first and columns are multiples of four."""
+    """Draw Gaussian numbers as a function of item, column and seed; first and columns are multiples of four."""
     step = np.uint64(0x9E3779B97F4A7C15)
     key = _mixed(np.uint64(seed) + items.astype(np.uint64) * step)
     groups = np.arange(first // 4 + 1, (first + columns) // 4 + 1, dtype=np.uint64) * step
@@ -159,25 +160,25 @@ def gaussian(items: Int[np.ndarray, " items"], seed: int, first: int, columns: i
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64: random bits out of counters, the same as those of ``walks.c``."""
+    """Apply the finalizer of splitmix64, which maps counters to random bits, the same as in ``walks.c``."""
     x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return x ^ x >> np.uint64(31)
 
 
 def without_gradient(graph: Graph) -> Graph:
-    """Return the graph itself, for which much may be known, or one without gradient if its resistances need one."""
+    """Return the graph itself, whose results may be cached, or a detached copy if its resistances need a gradient."""
     return graph if not graph.resistance.requires_grad else replace(graph, resistance=graph.resistance.detach())
 
 
 def _panel(graph: Graph, demands: int, request: Request) -> int:
-    """Demands that go through the engines together."""
+    """Return how many demands the engines process together."""
     made = make_plan(graph, demands, request.tol, request.method)
     return max(PANEL, min((part.panel for part in made.parts), default=PANEL) // PANEL * PANEL)
 
 
 def _filtered(graph: Graph, psi: Float[Tensor, "nodes k"], h: tuple[float, ...]) -> Float[Tensor, "nodes k"]:
-    """``h(W D^-1) psi``, as ``W D^-1 = I - L D^-1``."""
+    """Compute ``h(W D^-1) psi``, as ``W D^-1 = I - L D^-1``."""
     scaled = prepared(graph, floor=math.inf)[0]
     in_c, found = native.active() is not None and psi.device.type == "cpu", h[-1] * psi.double()
     for coefficient in reversed(h[:-1]):
@@ -194,11 +195,11 @@ def estimated(
     seed: int,
     request: Request,
 ) -> tuple[Answer, Bool[Tensor, " items"]]:
-    """Estimate ``local`` plus the rest by projections; also returns which items are not certain to be within eps.
+    """Estimate ``local`` plus the remainder by projections; also return which items may be off by more than eps.
 
-    ``squares`` makes of projected potentials the sum of their squares for every item. After a first panel the number of
-    projections follows from what it says of the remainders: as many as are worth more than solving for the worst items.
-    ``error`` is how far off sure items are at most by quantiles, and what errors of potentials add to squares on average.
+    ``squares`` returns the sum of squares of projected potentials for every item. After a first panel the number of
+    projections is chosen from the measured remainders: as many as cost less than solving for the worst items. ``error`` is
+    the largest error of the certain items by quantiles, plus the mean effect of errors of potentials on the squares.
     """
     fixed = without_gradient(graph)
     noise, total = _Noise(fixed, seed), torch.zeros(len(local), dtype=torch.float64, device=graph.device)
@@ -212,13 +213,13 @@ def estimated(
             panel = apply_pinv(fixed, psi, Request(request.tol, request.method))
             stopped = panel.stopped
             if stopped and done:
-                break  # those before it are whole
+                break  # the earlier ones are complete
             total += squares(panel.value)
             done += psi.shape[1]
             worst = panel if worst is None else join([worst, panel], None)
             stopped = stopped or bool(request.progress and request.progress(done, worst.residual))
             if done == wanted:
-                looks, failure = looks + 1, failure / 2  # every look at the numbers is a chance to be wrong
+                looks, failure = looks + 1, failure / 2  # every check is a chance to be wrong
                 ratio = local * done / total.clamp(min=1e-300)
                 unsure = eps * ratio < excess(eps, done, len(local), failure)
                 wanted = _next(eps, done, ratio.sort().values.cpu().numpy(), failure / 2)
@@ -258,14 +259,14 @@ def resistive_embedding(
 ) -> Answer:
     """Compute coordinates whose squared distances are effective resistances (Fact 1), within a component.
 
-    Without ``dim``, for small graphs, they are the rows of the principal root of ``L^+``, a matrix (of a batch one per
+    Without ``dim``, for small graphs, they are the rows of the principal root of ``L^+``, a matrix (for a batch one per
     graph, :class:`~ohmformer.graph.ragged.Matrices`): by ``"newton-schulz"``, by ``"power-series"`` (Lemma 2) or by LAPACK
-    (``"direct"``), and ``residual`` is ``|M L M - I-hat|`` in the operator norm. So much squared distances are off,
-    relatively, and with what rounds off that is ``error``.
+    (``"direct"``). ``residual`` is ``|M L M - I-hat|`` in the operator norm, which bounds the relative error of squared
+    distances; ``error`` adds rounding.
 
-    With ``dim`` they are those of ``L^+ B``, projected at random onto that many columns: squared distances are right on
-    average, with a relative standard deviation of ``sqrt(2 / dim)``, and ``error`` is how far one of them is off at most
-    with probability 0.99; methods, ``residual`` and ``progress`` as for :func:`potentials`.
+    With ``dim`` they are the rows of ``L^+ B``, projected at random onto that many columns: squared distances are right on
+    average, with a relative standard deviation of ``sqrt(2 / dim)``, and ``error`` bounds the error of a single one with
+    probability 0.99; methods, ``residual`` and ``progress`` are as for :func:`potentials`.
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     found = asked.graph
@@ -285,7 +286,7 @@ def resistive_embedding(
 
 
 def _embedded(graph: Graph, dim: int, seed: int, request: Request) -> Iterator[Answer]:
-    """The columns of ``L^+ B Q / sqrt(dim)``, a panel of them at a time."""
+    """Yield the columns of ``L^+ B Q / sqrt(dim)``, one panel at a time."""
     fixed = without_gradient(graph)
     noise, width = _Noise(fixed, seed), _panel(fixed, dim, request)
     panels = (noise(min(width, dim - done)) / math.sqrt(dim) for done in range(0, dim, width))
@@ -293,7 +294,7 @@ def _embedded(graph: Graph, dim: int, seed: int, request: Request) -> Iterator[A
 
 
 def _roots(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
-    """The principal roots of graphs of like size, by a construction, or by LAPACK where that misses the tolerance."""
+    """Compute principal roots of graphs of similar size by a construction, or by LAPACK if that misses the tolerance."""
     note = ""
     if method != "direct":
         answer = _root(graph, "newton-schulz" if method == "auto" else method, tol, trace)
@@ -305,7 +306,7 @@ def _roots(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
 
 
 def _root(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
-    """The principal root by a construction; an error e in M is at most ``2 e sqrt(lmax) + e^2 lmax`` in ``M L M``."""
+    """Compute the principal root by a construction; an error e in M is up to ``2 e sqrt(lmax) + e^2 lmax`` in ``M L M``."""
     spectrum = graph.spectral_bounds()
     construction = ROOTS[method](spectrum)
     layers = construction.layers_for(tol / (3 * math.sqrt(spectrum.lmax)))
@@ -315,7 +316,7 @@ def _root(graph: Graph, method: str, tol: float, trace: bool) -> Answer:
 
 
 def _certified(graph: Graph, answer: Answer) -> Answer:
-    """The answer with its residual: ``M L M``, of rank n - 1, has the eigenvalues of the map from R to squared distances."""
+    """Measure the residual: ``M L M``, of rank n - 1, has the eigenvalues of the map from R to squared distances."""
     root, laplacian = answer.value.detach(), graph.laplacian().detach()
     if not root.numel():
         return replace(answer, error=0.0, error_kind="bound")

@@ -22,20 +22,20 @@ from ohmformer.solve.plan import INSTEAD_OF_LAYERS, SPENT, Plan, engine, fallbac
 
 @dataclass(frozen=True)
 class Request:
-    """What a solve is asked for."""
+    """Options of a solve."""
 
     tol: float
     method: str = "auto"
     progress: Progress | None = None
     trace: bool = False
     tol_of: str = "residual"
-    """Or ``"error"``: what is to be at most ``tol``."""
+    """``"residual"`` or ``"error"``: the quantity that ``tol`` limits."""
 
 
 def apply_pinv(graph: Graph, psi: Tensor, request: Request) -> Answer:
     """Compute ``L^+ psi`` for centred columns psi, differentiable in psi and in the resistances.
 
-    Ctrl-C ends it with the best potentials so far; where a gradient is being recorded it is raised.
+    Ctrl-C returns the best potentials so far, or raises KeyboardInterrupt if a gradient is recorded.
     """
     if not (torch.is_grad_enabled() and (graph.resistance.requires_grad or psi.requires_grad)):
         return solve(graph, psi.detach(), request)
@@ -45,9 +45,9 @@ def apply_pinv(graph: Graph, psi: Tensor, request: Request) -> Answer:
 
 
 def apply_in_turn(graph: Graph, panels: Iterable[Tensor], request: Request) -> Iterator[Answer]:
-    """Solve for one panel of demands after the other; ``progress`` hears of the layers of all of them together.
+    """Solve for one panel of demands after another; ``progress`` receives the total layers of all panels.
 
-    If one is stopped, those after it are left as they are: zero, with a residual of one.
+    If one is stopped, the following panels are skipped: zero, with a residual of one.
     """
     before, now, last = 0, 0, None
 
@@ -78,10 +78,10 @@ class _PseudoInverse(torch.autograd.Function):
     ) -> Tensor:
         answer = solve(graph, psi.detach(), request)
         if answer.stopped and not request.progress:
-            raise KeyboardInterrupt  # a step of training must not go on with half an answer
+            raise KeyboardInterrupt  # a training step must not use an incomplete answer
         ctx.graph, ctx.tol, ctx.method = graph, request.tol, request.method
         ctx.save_for_backward(resistance, answer.value)
-        certificate.append(replace(answer, value=None))  # no reference to the output: it would keep itself alive
+        certificate.append(replace(answer, value=None))  # a reference to the output would keep it alive
         return answer.value
 
     @staticmethod
@@ -90,23 +90,23 @@ class _PseudoInverse(torch.autograd.Function):
         resistance, phi = ctx.saved_tensors
         found = solve(ctx.graph, ctx.graph.center(gradients[0]), Request(ctx.tol, ctx.method))
         if found.stopped:
-            raise KeyboardInterrupt  # nor with half a gradient
+            raise KeyboardInterrupt  # nor an incomplete gradient
         adjoint, (tail, head) = found.value, ctx.graph.edge_index
         drop = torch.zeros_like(resistance)
-        for w, x in zip(adjoint.split(8, dim=1), phi.split(8, dim=1), strict=True):  # never as wide as edges x demands
+        for w, x in zip(adjoint.split(8, dim=1), phi.split(8, dim=1), strict=True):  # avoids an edges x demands array
             drop += ((w[head] - w[tail]) * (x[head] - x[tail])).sum(1)
         return drop / resistance.square(), adjoint, None, None, None
 
 
 def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
-    """Compute ``L^+ psi`` without gradient: every part of the batch by its engine, the answers side by side."""
+    """Compute ``L^+ psi`` without gradient: solve every part of the batch with its engine and join the answers."""
     start = perf_counter()
     return replace(_solve(graph, psi, request), seconds=perf_counter() - start)
 
 
 def _solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
     made = make_plan(graph, psi.shape[1], request.tol, request.method, request.trace)
-    if not (psi[:1000].any() or psi.any()):  # the first rows tell, mostly
+    if not (psi[:1000].any() or psi.any()):  # mostly, the first rows suffice
         return Answer(
             torch.zeros_like(psi), "none", 0, 0.0, 0.0, note="nothing is demanded", plan=made, error=0.0, error_kind="bound"
         )
@@ -129,11 +129,11 @@ def _solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
 
 
 def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tuple[Answer, Part]:
-    """One part by its engine, or if that misses the tolerance by the next one; and which it was in the end."""
+    """Solve one part with its engine, or the next one if the tolerance is missed; also return the part finally used."""
     start = perf_counter()
     answer, part = _first_or_next(graph, psi, part, request)
     if part.engine == "elimination" and part.predicted == part.predicted:
-        recall(graph, SPENT, lambda: [-part.predicted])[0] += part.predicted  # of all but the first
+        recall(graph, SPENT, lambda: [-part.predicted])[0] += part.predicted  # for all queries but the first
     return answer, replace(part, took=perf_counter() - start)
 
 
@@ -170,7 +170,7 @@ def _error(answer: Answer) -> float:
 
 
 def _run_to(run: Callable[[Problem], Answer], problem: Problem, tol_of: str) -> Answer:
-    """What an engine answers; if the tolerance is of the error, which follows the residual, again to a smaller one."""
+    """Run an engine; if ``tol`` limits the error, repeat with smaller residual tolerances until it is met."""
     answer, tol, goal = _run(run, problem), problem.tol, problem.tol
     while tol_of == "error" and tol < _error(answer) < math.inf and answer.residual <= goal and goal > 1e-15:
         goal *= 0.3 * tol / _error(answer)
@@ -179,7 +179,7 @@ def _run_to(run: Callable[[Problem], Answer], problem: Problem, tol_of: str) -> 
 
 
 def _run(run: Callable[[Problem], Answer], problem: Problem) -> Answer:
-    """What an engine answers; nothing yet if it was stopped, by ``progress`` or Ctrl-C, before it had anything."""
+    """Run an engine; return a zero answer if ``progress`` or Ctrl-C stopped it before it had a result."""
     progress = problem.progress
     try:
         with native.polled(lambda: progress(0, 1.0)) if progress else nullcontext():

@@ -1,7 +1,7 @@
 """Kron reduction: the graph that some nodes see of a network, the Schur complement of its Laplacian, without subtractions.
 
-Eliminating a node joins its neighbours by conductances that are products and quotients of sums of positive numbers, so
-that those of the reduced graph are right to rounding whatever the range of resistances (:mod:`ohmformer.solve.factor`).
+Eliminating a node joins its neighbours by conductances that are products and quotients of sums of positive numbers, so those
+of the reduced graph are accurate to rounding for any range of resistances (:mod:`ohmformer.solve.factor`).
 
 >>> import ohmformer as ohm
 >>> star = [("hub", "a"), ("hub", "b"), ("hub", "c")]
@@ -30,20 +30,20 @@ METHOD = "partial elimination"
 
 
 def kron_reduce(graph: Any, keep: Any, *, resistance: Any = None, conductance: Any = None) -> GraphAnswer:
-    """Reduce a graph to some of its nodes (Kron reduction): currents and resistances between these stay as they were.
+    """Reduce a graph to some of its nodes (Kron reduction), preserving currents and resistances between them.
 
-    Its Laplacian is ``L_KK - L_KU L_UU^-1 L_UK``: potentials of demands on kept nodes K, and with them effective resistances
-    between these, are the same. Other nodes U are eliminated in an order that joins few of their neighbours; an edge of the
-    reduced graph is a pair of kept nodes with a way between them through eliminated ones, or an edge before. Components
-    without a kept node vanish. Differentiable in the resistances: reverse elimination takes about as long again.
+    Its Laplacian is ``L_KK - L_KU L_UU^-1 L_UK``: potentials of demands on the kept nodes K, and thus effective resistances
+    between them, are unchanged. The other nodes U are eliminated in an order that keeps fill-in small; two kept nodes share
+    an edge in the reduced graph if a path through eliminated nodes, or an edge, connects them. Components without a kept
+    node vanish. Differentiable in the resistances, by reverse elimination, which takes about as long again.
 
-    ``residual`` is the largest difference between currents of both graphs at random potentials on the kept nodes, relative
-    to the sizes of the terms they are sums of; ``error`` is proved to be above the relative error of every resistance.
+    ``residual`` is the largest difference between the currents of both graphs at random potentials on the kept nodes,
+    relative to the sizes of their terms; ``error`` is a proved bound on the relative error of every resistance.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
-        keep: the nodes to keep, each once: a list of labels, a tensor of numbers, or a mask. The reduced graph has them in
-            this order, within each graph of a batch.
+        keep: the nodes to keep, each once: a list of labels, a tensor of numbers, or a mask. The reduced graph keeps this
+            order within each graph of a batch.
         resistance: as for :func:`potentials`.
         conductance: likewise.
     """
@@ -77,7 +77,7 @@ def kron_reduce(graph: Any, keep: Any, *, resistance: Any = None, conductance: A
 
 
 def _edges(factor: Factor, number: Int[np.ndarray, " nodes"]) -> tuple[Int[Tensor, "2 edges"], Int[Tensor, " edges"]]:
-    """The edges of the reduced graph, in the order of its nodes, and where the factor has their conductances."""
+    """Return the edges of the reduced graph, ordered by nodes, and the places of their conductances in the factor."""
     pattern, nodes = factor.pattern, len(number)
     first = pattern.first.numpy()
     begin = int(first[pattern.eliminated])
@@ -89,11 +89,11 @@ def _edges(factor: Factor, number: Int[np.ndarray, " nodes"]) -> tuple[Int[Tenso
 
 
 class _Reduced(torch.autograd.Function):
-    """Resistances of the reduced graph, with gradients by elimination in reverse.
+    """Resistances of the reduced graph, with gradients by reverse elimination.
 
-    With P the harmonic extension from kept nodes, the Schur complement moves by ``P^T dL P``. So for a gradient G in the
-    conductances between kept nodes, that of an edge (u, v) is ``-q_uv / 2``, where ``q_uv = (P_u - P_v)^T G (P_u - P_v)`` is
-    ``-2 G_uv`` on kept nodes, and follows for others by the recurrence of resistances with pivots at infinity.
+    With P the harmonic extension from kept nodes, the Schur complement changes by ``P^T dL P``. So for a gradient G with
+    respect to the conductances between kept nodes, that of an edge (u, v) is ``-q_uv / 2``, where ``q_uv = (P_u - P_v)^T G
+    (P_u - P_v)`` is ``-2 G_uv`` on kept nodes, and follows for others by the recurrence of resistances with infinite pivots.
     """
 
     @staticmethod
@@ -115,7 +115,7 @@ class _Reduced(torch.autograd.Function):
 
 
 def _gap(graph: Graph, reduced: Graph, nodes: Int[Tensor, " kept"], factor: Factor) -> float:
-    """How far currents at random potentials on the kept nodes are apart in both graphs, over the sizes of their terms."""
+    """Compare currents of both graphs at random potentials on the kept nodes, relative to the sizes of their terms."""
     draw = torch.Generator().manual_seed(0)
     potential = torch.zeros(graph.num_nodes, dtype=torch.float64)
     potential[nodes.cpu()] = torch.randn(len(nodes), generator=draw, dtype=torch.float64)
@@ -130,7 +130,7 @@ def _gap(graph: Graph, reduced: Graph, nodes: Int[Tensor, " kept"], factor: Fact
 
 
 def _currents(graph: Graph, potential: Float[Tensor, " nodes"]) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
-    """``L phi`` and ``|L| |phi|``."""
+    """Compute ``L phi`` and ``|L| |phi|``."""
     (tail, head), c = graph.edge_index.cpu(), 1 / graph.resistance.detach().cpu().double()
     flow, size = c * (potential[tail] - potential[head]), c * (potential[tail].abs() + potential[head].abs())
     none = torch.zeros(2, graph.num_nodes, dtype=torch.float64)

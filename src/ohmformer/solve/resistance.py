@@ -1,7 +1,7 @@
 """Effective resistance, in every form it is asked for: pairs, edges, all pairs, and the sum of them all.
 
-Small graphs are answered from one inverse each (:mod:`ohmformer.solve.engines.cubing`); all edges of large ones out of a
-factor (:mod:`ohmformer.solve.selected`), pairs by one solve each, or estimated from short walks and random projections
+Small graphs are answered from one inverse each (:mod:`ohmformer.solve.engines.cubing`), all edges of large graphs from a
+factor (:mod:`ohmformer.solve.selected`), pairs by one solve each, or by estimates from short walks and random projections
 (:mod:`ohmformer.solve.walks`, :mod:`ohmformer.solve.projections`).
 """
 
@@ -56,33 +56,33 @@ def effective_resistance(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Answer:
-    """Compute effective resistances: of all edges, ``(edges,)``, of given pairs, ``(pairs,)``, or of all pairs.
+    """Compute effective resistances of all edges, ``(edges,)``, of given pairs, ``(pairs,)``, or of all pairs.
 
-    Of all pairs the value is a matrix, or for a batch one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`.
+    For all pairs the value is a matrix, or for a batch one matrix per graph, :class:`~ohmformer.graph.ragged.Matrices`.
     Between components it is ``inf``; a batch takes pairs by node number in the whole batch. ``residual`` is that of the
-    linear systems, ``error`` the largest relative error of any resistance. Small graphs whose resistances range too far for
-    their inverses are answered by elimination without subtractions, each resistance right to rounding.
+    linear systems, ``error`` the largest relative error of any resistance. Small graphs whose resistances vary too widely
+    for accurate inverses use elimination without subtractions, accurate to rounding for each.
 
-    All edges of a large graph are answered exactly by selected inversion wherever the factor of its Laplacian is bearable,
-    as on roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and
-    from Foster's theorem. With ``eps`` the resistances of edges or pairs of other large graphs, or where it takes less time,
-    are estimated within ``1 +- eps``, all of them with probability 0.99: what short walks tell is exact, the rest is
-    projected at random, as often as its measured size asks for, and the few for which that is too seldom are solved for.
-    ``note`` says what was done. Such an estimate has no gradient. Stopped early, it is made of the projections done. All
-    edges of a graph of more than 8,000 nodes whose factor is too large are estimated within 1 % if ``eps`` is not given,
-    unless its resistances need a gradient: then every edge is solved for, which takes long.
+    All edges of a large graph are computed exactly by selected inversion if the factor of its Laplacian is small enough, as
+    for roads, power grids and meshes; ``residual`` is then the largest relative difference from solves for some edges and
+    from Foster's theorem. With ``eps``, resistances of edges or pairs of other large graphs, or where it takes less time,
+    are estimated within ``1 +- eps``, all of them with probability 0.99: the contribution of short walks is exact, the
+    remainder is estimated by random projections, as many as its measured size requires, and the few uncertain pairs are
+    solved for. ``note`` says what was done. Such an estimate has no gradient. If stopped early, it uses the projections so
+    far. Without ``eps``, all edges of a graph of more than 8,000 nodes whose factor is too large are estimated within 1 %,
+    unless its resistances need a gradient: then every edge is solved for, which is slow.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
         pairs: ``"edges"``, ``"all"``, a tensor of shape ``(pairs, 2)`` or a list of pairs of nodes.
-        eps: the relative error that will do; estimate instead of solving for every pair.
-        seed: of the random projections.
-        tol: the largest residual that will do, 1e-6 unless given, or ``eps / 1000``.
-        tol_of: ``"error"`` if ``tol`` is to be the largest error.
+        eps: the acceptable relative error; estimate instead of solving for every pair.
+        seed: seed of the random projections.
+        tol: the largest acceptable residual; by default 1e-6, or ``eps / 1000``.
+        tol_of: ``"error"`` if ``tol`` bounds the error instead.
         method: as for :func:`potentials`.
         trace: keep the state after every layer.
-        progress: called with (layers, residual), or with ``eps`` (projections, residual); return True to stop. Pairs that
-            were not begun then are zero, with a residual of one.
+        progress: called with (layers, residual), or with ``eps`` (projections, residual); return True to stop. Pairs not yet
+            started are then zero, with a residual of one.
         resistance: as for :func:`potentials`.
         conductance: likewise.
     """
@@ -107,7 +107,7 @@ def _estimated_or_solved(
     request: Request,
     local: LocalPart | None = None,
 ) -> Answer:
-    """Resistances of pairs of nodes, estimated if that is allowed and less work; ``local`` where it is known."""
+    """Compute resistances of pairs, estimated if allowed and cheaper; ``local`` is their local part if known."""
     u, v = pairs.t()
     joined = graph.components[u] == graph.components[v]
     few = graph.width <= SMALL or len(u) <= 4 * PANEL
@@ -129,7 +129,7 @@ def _estimated(
     seed: int,
     request: Request,
 ) -> Answer:
-    """What walks tell plus squared distances of projected rows; pairs that this leaves unsure are solved for."""
+    """Estimate resistances by short walks plus squared distances of projected rows; solve for the pairs left uncertain."""
     mine = (joined & (u != v)).nonzero()[:, 0]
     parts = [(u[some], v[some]) for some in mine.split(2**16)]
 
@@ -151,7 +151,7 @@ def _estimated(
 
 
 def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
-    """Resistances of all edges: by selected inversion on large graphs whose factor is bearable, else as of any pairs."""
+    """Compute resistances of all edges, by selected inversion on large graphs with a small enough factor, else as pairs."""
     if graph.num_graphs > 1 and graph.width > SMALL:
         return _edges_of_batch(graph, eps, seed, request)
     if is_selected(graph, eps, request):
@@ -165,7 +165,7 @@ def _edges(graph: Graph, eps: float | None, seed: int, request: Request) -> Answ
 
 
 def _edges_of_batch(graph: Graph, eps: float | None, seed: int, request: Request) -> Answer:
-    """Resistances of all edges of a batch: small graphs together, every other one on its own."""
+    """Compute resistances of all edges of a batch: small graphs together, each larger one on its own."""
     small = (graph.graph_sizes <= SMALL).nonzero()[:, 0]
     groups = [*(graph.graph_sizes > SMALL).nonzero(), *([small] if len(small) else [])]
     answers = [_edges(some_graphs(graph, group), eps, seed, request) for group in groups]
@@ -174,10 +174,10 @@ def _edges_of_batch(graph: Graph, eps: float | None, seed: int, request: Request
 
 
 def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
-    """Tell whether selected inversion answers for all edges of a graph that is too large for dense inverses.
+    """Return whether selected inversion computes all edges of a graph that is too large for dense inverses.
 
-    It does where nothing else was asked for and the factor is bearable, unless the other way is faster: an estimate, or up
-    to :data:`DENSE` nodes a solve for each of them.
+    It does if no other method is requested and the factor is small enough, unless the alternative is faster: an estimate, or
+    for up to :data:`DENSE` nodes one solve per node.
     """
     in_c = native.active() is not None and graph.device.type == "cpu"
     either = in_c and request.method == "auto" and request.tol_of == "residual"
@@ -188,13 +188,13 @@ def is_selected(graph: Graph, eps: float | None, request: Request) -> bool:
     if eps is not None:
         demands = max(projections_for(local_part_of_edges(graph, eps), eps, graph.num_edges), 2 * PANEL)
         if demands == 2 * PANEL and graph.width > DENSE and graph.num_edges > FEW_EDGES * graph.num_nodes:
-            return False  # the order of elimination would take about as long as the estimate
+            return False  # ordering would take about as long as the estimate
     pattern = look(graph)
     return pattern is not None and pattern.work <= max(LAYERS * demands * entries, LITTLE_WORK)
 
 
 def needs_gradient(graph: Graph) -> bool:
-    """Tell whether the answer is to be differentiated in the resistances."""
+    """Return whether the answer is to be differentiated with respect to the resistances."""
     return torch.is_grad_enabled() and graph.resistance.requires_grad
 
 
@@ -204,7 +204,7 @@ def needs_gradient(graph: Graph) -> bool:
 def _parts(
     graph: Graph, demands: int, request: Request, *, inverses: bool = True
 ) -> Iterator[tuple[Int[Tensor, " graphs"], Graph, Part]]:
-    """The parts of a plan: small graphs together, of which inverses are made if they pay; every other graph on its own."""
+    """Yield parts of a plan: small graphs together, with inverses if these pay off; every other graph on its own."""
     every = torch.arange(graph.num_graphs, device=graph.device)
     for part in make_plan(graph, demands, request.tol, request.method, request.trace, inverses=inverses).parts:
         which = every if part.which is None else part.which
@@ -220,7 +220,7 @@ def _has_inverse(part: Part, request: Request) -> bool:
 
 
 def _inverses(graph: Graph, part: Part, request: Request) -> cubing.Inverses | None:
-    """The inverses of a part's graphs, or None if ``auto`` should eliminate instead, as they miss the tolerance."""
+    """Invert the graphs of a part; return None if ``auto`` should eliminate instead because the tolerance is missed."""
     found = cubing.invert(graph, request.tol, native=part.native)
     worst = found.resistance_error if request.tol_of == "error" else found.residual
     return found if worst <= request.tol or request.method == "cubing" else None
@@ -233,15 +233,15 @@ def _certified(value: Any, found: cubing.Inverses, request: Request) -> Answer:
 
 
 def _is_eliminated(graph: Graph, part: Part, request: Request) -> bool:
-    """Whether resistances of a part's graphs come by elimination of pairs, once there are no inverses: of small graphs."""
+    """Return whether a part without inverses uses elimination of pairs: for small graphs."""
     return part.engine in ("cubing", "direct") and graph.width <= SMALL and not request.trace
 
 
 def _eliminated(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
-    """Resistances of all pairs, one matrix per graph, by elimination without subtractions."""
+    """Compute resistances of all pairs, one matrix per graph, by elimination without subtractions."""
     found = pairwise.all_pairs(graph).to(graph.dtype)
     if torch.is_grad_enabled() and graph.resistance.requires_grad:
-        other = _dense(graph, replace(request, method="direct", tol=TOL))[0].entries  # whose gradient is one more solve
+        other = _dense(graph, replace(request, method="direct", tol=TOL))[0].entries  # its gradient is one more solve
         found = Matrices(found.entries + torch.where(other.isfinite(), other - other.detach(), 0.0), found.sizes)
     error = max(pairwise.error_bound(graph.width), torch.finfo(graph.dtype).eps)
     answer = Answer(found, "elimination of pairs", 0, error, error, error=error, error_kind="bound")
@@ -249,7 +249,7 @@ def _eliminated(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
 
 
 def _dense(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
-    """Resistances of all pairs by solving for every node: ``X_uu + X_vv - 2 X_uv``, X being ``L^+``."""
+    """Compute resistances of all pairs as ``X_uu + X_vv - 2 X_uv``, ``X = L^+``, by one solve per node."""
     answer = apply_pinv(graph, graph.unpad(graph.projector()), replace(request, tol_of="residual"))
     inverse = graph.pad(answer.value)
     padded = circuit.resistance_from_pinv(graph, inverse)
@@ -259,7 +259,7 @@ def _dense(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
 
 
 def all_pairs(graph: Graph, request: Request) -> Answer:
-    """One matrix per graph."""
+    """Compute resistances of all pairs, one matrix per graph."""
     if graph.width > DENSE:
         raise ValueError(f"expected at most {DENSE} nodes for pairs='all', got {graph.width}; ask for pairs or edges")
     answers, found, parts = [], [], []
@@ -274,7 +274,7 @@ def all_pairs(graph: Graph, request: Request) -> Answer:
 
 
 def _matrices(graph: Graph, part: Part, request: Request) -> tuple[Matrices, Answer]:
-    """Resistances of all pairs of a part's graphs: out of inverses, by elimination, or by solving for every node."""
+    """Compute resistances of all pairs of a part's graphs: from inverses, by elimination, or by one solve per node."""
     inverses = _inverses(graph, part, request) if _has_inverse(part, request) else None
     if inverses is not None:
         matrices = inverses.all_pairs(graph).to(graph.dtype)
@@ -287,7 +287,7 @@ def _matrices(graph: Graph, part: Part, request: Request) -> tuple[Matrices, Ans
 
 
 def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], request: Request) -> Answer:
-    """Resistances of pairs, part by part: out of inverses, or by solving for each."""
+    """Compute resistances of pairs, part by part: from inverses, or by one solve per pair."""
     answers, parts, places = [], [], []
     graph_of = graph.batch[u]
     most = int(graph_of.bincount().max()) if len(u) else 0  # pairs of one graph
@@ -310,10 +310,10 @@ def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], r
 
 
 def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -> Answer:
-    """Resistances of pairs of connected nodes of a part's graphs."""
+    """Compute resistances of pairs of connected nodes of a part's graphs."""
     inverses = _inverses(graph, part, request) if _has_inverse(part, request) else None
     if inverses is not None and graph.num_graphs == 1 and len(u) <= 4 * PANEL and graph.dtype == torch.float64:
-        return _pair_by_pair(graph, u, v, replace(request, method="cubing"))  # in little time, and the error is squared
+        return _pair_by_pair(graph, u, v, replace(request, method="cubing"))  # fast, and the error is squared
     if inverses is not None:
         return _certified(inverses.between(u, v).to(graph.dtype), inverses, request)
     if graph.width > DENSE or (len(u) <= graph.width and not _is_eliminated(graph, part, request)):
@@ -326,11 +326,11 @@ def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -
 
 
 def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answer:
-    """One solve per pair, a few panels of them at once.
+    """Compute resistances with one solve per pair, a few panels of pairs at a time.
 
-    As ``R = psi . phi*``, it is off by at most the error e of phi, relatively, ``2 psi . phi - |phi|_L^2`` by ``e^2``;
-    that is ``psi . phi + phi . (psi - L phi)``, whose last term is small, and rounds by what flows do. Where resistances
-    range far its sum is small but its terms are not, and rounding a residual counts.
+    For ``R = psi . phi*``, the relative error of ``psi . phi`` is at most the error e of phi, that of ``2 psi . phi -
+    |phi|_L^2`` at most ``e^2``. The latter is ``psi . phi + phi . (psi - L phi)``, whose last term is small and rounds like
+    flows. Where resistances vary widely the sum is small but its terms are not, and rounding of the residual matters.
     """
     parts = torch.arange(len(u), device=graph.device).split(4 * PANEL)
 
@@ -360,10 +360,10 @@ def _pair_by_pair(graph: Graph, u: Tensor, v: Tensor, request: Request) -> Answe
 
 
 def spanning_tree_marginals(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
-    """Compute the probability that a random spanning tree (or forest) has an edge, ``R_e / r_e``, ``(edges,)``.
+    """Compute the probability ``R_e / r_e`` that a random spanning tree (or forest) contains each edge, ``(edges,)``.
 
-    Trees are drawn with probabilities in proportion to the products of their conductances. Options and all else are as for
-    :func:`effective_resistance` of all edges; where that is exact, the sum is the number of nodes less that of components.
+    Trees are drawn with probability proportional to the product of their conductances. Options and the rest are as for
+    :func:`effective_resistance` of all edges; if that is exact, the sum is the number of nodes minus that of components.
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     answer = effective_resistance(asked, "edges", **options)

@@ -15,10 +15,10 @@ from ohmformer.graph.memory import recall
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Neighbours and conductances by rows; parallel edges are listed one by one."""
+    """Neighbours and conductances by rows (CSR); parallel edges are separate entries."""
 
     start: Int[Tensor, " nodes_and_one"]
-    """Where the neighbours of a node begin."""
+    """The start of every node's neighbours."""
     column: Int[Tensor, " entries"]
     value: Float[Tensor, " entries"]
     degree: Float[Tensor, " nodes"]
@@ -32,9 +32,9 @@ class Rows:
         place: Int[Tensor, " nodes"] | None = None,
         without: Bool[Tensor, " nodes"] | None = None,
     ) -> Rows:
-        """Arrange a graph or batch, with other numbers than conductances if given; node i is row ``place[i]``.
+        """Arrange a graph or batch by rows; node i is row ``place[i]``, and ``numbers`` replace the conductances if given.
 
-        ``without`` some nodes, the edges at them are left out.
+        Edges at nodes in the mask ``without`` are left out.
         """
         tail, head, conductance = edges_of(graph)
         if without is not None:
@@ -48,7 +48,7 @@ class Rows:
 
 
 def rows_of(graph: Graph) -> Rows:
-    """Arrange the conductances of a graph by rows; kept for the next question about the same graph."""
+    """Arrange the conductances of a graph by rows; kept for the next query about the same graph."""
     return recall(graph, "rows", lambda: Rows.of(graph))
 
 

@@ -1,6 +1,6 @@
 """The scaled Laplacian ``N = D^-1/2 L D^-1/2`` of a large graph in CSR, and the ends of its spectrum by Lanczos.
 
-Its eigenvalues lie in (0, 2] whatever the resistances (appendix E of the paper, D the Gram degrees).
+Its eigenvalues lie in (0, 2] for any resistances (appendix E of the paper, D the Gram degrees).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ohmformer.graph.ragged import kept
 from ohmformer.solve.rows import rows_of
 
 LARGEST = 2.0
-"""No eigenvalue of a normalised Laplacian is larger."""
+"""Upper bound on the eigenvalues of a normalized Laplacian."""
 ROWS = 2**15
-"""Nodes of which a layer's result is made at once."""
+"""Rows of a layer's result computed at once."""
 HUGE = 2**22
-"""Bytes from which on an array is put into huge pages."""
+"""Bytes from which on an array uses huge pages."""
 STEPS = 200
-"""Steps of Lanczos at most."""
+"""Maximum number of Lanczos steps."""
 BLOCK = 4096
-"""Rows that are worked on together in several passes."""
+"""Rows processed together in several passes."""
 OFTEN = 5
-"""Steps between two looks at what they show."""
+"""Steps between two convergence checks."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Scaled:
 
     @classmethod
     def of(cls, graph: Graph) -> Scaled:
-        """The scaled Laplacian of a graph or batch; in C parallel edges stay entries of their own."""
+        """Return the scaled Laplacian of a graph or batch; in C, parallel edges remain separate entries."""
         n = graph.num_nodes
         if native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges + n < 2**31:
             rows = rows_of(graph)
@@ -77,11 +77,11 @@ class Scaled:
 
     @property
     def width(self) -> int:
-        """Rows that a vector has while it is multiplied."""
+        """Number of rows of a vector while it is multiplied."""
         return len(self.root)
 
     def total(self, x: Tensor) -> Tensor:
-        """Sum over all rows of the graph what was summed over these: ``x`` itself, unless other processes hold some."""
+        """Sum ``x`` over all processes that hold rows of the graph: here ``x`` itself."""
         return x
 
     def draw(self, seed: int) -> Float[Tensor, "nodes 1"]:
@@ -130,7 +130,7 @@ class Scaled:
 
     @kept
     def _null(self) -> tuple[Float[Tensor, "nodes 1"], Float[Tensor, "components 1"]]:
-        """``D^1/2 1``, which spans the null space on every component, and its squared norms, 1 where that is zero."""
+        """Return ``D^1/2 1``, which spans the null space on every component, and its squared norms (1 if zero)."""
         weight = torch.where(self.root > 0, 1 / self.root, 0.0)
         size = weight.new_zeros(self.num_components, 1).index_add(0, self.components, weight.square())
         return weight, torch.where(size > 0, size, 1.0)
@@ -146,10 +146,10 @@ class Scaled:
 
 
 class RowBlocks:
-    """A sparse matrix in blocks of rows, each small enough that what it makes of x stays in the cache.
+    """A sparse matrix in blocks of rows whose products with x fit the cache.
 
     On a CPU in float32 a block's product is torch's ``embedding_bag``, a sum of weighted rows of x: the same arithmetic as a
-    CSR product, and two to three times as fast for a few dozen columns. Elsewhere there is one block, the matrix itself.
+    CSR product, and two to three times as fast for a few dozen columns. Elsewhere the whole matrix is one block.
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -167,7 +167,7 @@ class RowBlocks:
             self.blocks.append((slice(first, last), partial(_weighted_rows, columns[low:high], values[low:high], bags)))
 
     def __iter__(self) -> Iterator[tuple[slice, Callable[[Tensor], Tensor]]]:
-        """Pairs of rows and the function that gives those rows of the product."""
+        """Iterate over pairs of a row range and the function that computes those rows of the product."""
         return iter(self.blocks)
 
     def spans(self, x: Tensor) -> Iterator[tuple[int, int]]:
@@ -180,12 +180,12 @@ def _weighted_rows(columns: Tensor, values: Tensor, bags: Tensor, x: Tensor) -> 
 
 
 def in_blocks(rows: int) -> Iterator[slice]:
-    """Blocks of rows that stay in the cache: work in several passes is many times as fast on them as on all rows at once."""
+    """Yield blocks of rows that fit the cache, on which several passes are many times as fast as on all rows at once."""
     return (slice(first, first + BLOCK) for first in range(0, rows, BLOCK))
 
 
 def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "w n"]) -> Float[Tensor, "w k"]:
-    """The weighted sum of squares of every column, for every row of weights."""
+    """Compute the weighted sum of squares of every column, for every row of weights."""
     squares, space = x.new_zeros(len(weights), x.shape[1]), x.new_empty(BLOCK, x.shape[1])
     for rows in in_blocks(len(x)):
         some = x[rows]
@@ -194,15 +194,15 @@ def column_squares(x: Float[Tensor, "n k"], weights: Float[Tensor, "w n"]) -> Fl
 
 
 def empty_huge_pages(*shape: int, dtype: torch.dtype, device: torch.device, zero: bool = False) -> Tensor:
-    """Memory for a tensor, not initialised or ``zero``; in huge pages, which are, if it is large and Linux has them.
+    """Allocate a tensor, uninitialized or ``zero``; if large, in huge pages (always zero) where Linux has them.
 
-    Fresh memory costs as much as some layers, less in huge pages, and rows in random order are fetched faster from them.
+    Fresh memory costs as much as some layers, less in huge pages, from which rows in random order are also fetched faster.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < HUGE or device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return (torch.zeros if zero else torch.empty)(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel built without them
+    with suppress(OSError):  # kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
@@ -212,27 +212,28 @@ def empty_huge_pages(*shape: int, dtype: torch.dtype, device: torch.device, zero
 
 @dataclass(frozen=True)
 class Extremes:
-    """What Lanczos says of the nonzero eigenvalues of the scaled Laplacian."""
+    """Estimates by Lanczos of the extreme nonzero eigenvalues of the scaled Laplacian."""
 
     spectrum: Spectrum
-    """An interval that leans outwards at both ends."""
+    """An interval that tends to be too wide at both ends."""
     separated: bool
-    """False if the iteration has not settled: the smallest eigenvalue may be far smaller."""
+    """Whether the iteration has converged; if not, the smallest eigenvalue may be far smaller."""
     floor: float = 0.0
-    """If it ended early, as the smallest eigenvalue was seen to be below this; else zero."""
+    """The floor if it ended early because the smallest eigenvalue is below it; else zero."""
     steps: int = 0
-    """Steps that were taken."""
+    """Number of steps taken."""
 
     def will_do(self, floor: float, steps: int) -> bool:
-        """Tell whether no more is to be learnt with this ``floor`` and so many ``steps``."""
+        """Return whether a run with this ``floor`` and ``steps`` would give no more information."""
         return self.floor <= floor and (self.separated or self.floor > 0 or self.steps >= steps)
 
 
 class Ends:
-    """The ends of the nonzero spectrum as steps of Lanczos, or of conjugate gradients, show them.
+    """The ends of the nonzero spectrum from steps of Lanczos or of conjugate gradients.
 
-    Ritz values lie within the spectrum; their residuals, which say how far, are taken off and added. Enough is known once
-    the smallest has settled, or a Ritz value is below ``floor``: then the smallest eigenvalue is as well.
+    Ritz values lie within the spectrum; the interval is widened by their residuals, which bound the distance to an
+    eigenvalue. Steps suffice once the smallest Ritz value has converged, or is below ``floor``: then the smallest eigenvalue
+    is too.
     """
 
     def __init__(self, floor: float = 0.0) -> None:
@@ -240,7 +241,7 @@ class Ends:
         self.low, self.high, self.separated, self.below = LARGEST, LARGEST, False, False
 
     def look(self, diagonal: Float[np.ndarray, " steps"], beside: Float[np.ndarray, " steps"]) -> bool:
-        """Tell whether enough is known, from a tridiagonal matrix and, last in ``beside``, its next entry."""
+        """Return whether the steps suffice, given a tridiagonal matrix whose next entry is the last of ``beside``."""
         (lowest, left_low), (highest, left_high) = (_ritz(diagonal, beside, i) for i in (0, len(diagonal) - 1))
         last, self.low = self.low, lowest - min(left_low, lowest / 2)
         self.high, self.steps = highest + left_high, len(diagonal)
@@ -250,14 +251,14 @@ class Ends:
         return self.separated or self.below
 
     def found(self) -> Extremes:
-        """Return what is known of the spectrum: an interval that is rather too wide than too narrow."""
+        """Return the estimated spectrum, an interval that is rather too wide than too narrow."""
         low = min(max(0.95 * self.low, 1e-14), LARGEST)
         spectrum = Spectrum(low, min(max(1.01 * self.high, low), LARGEST))
         return Extremes(spectrum, self.separated, self.floor if self.below else 0.0, self.steps)
 
 
 def _ritz(diagonal: Float[np.ndarray, " steps"], beside: Float[np.ndarray, " steps"], i: int) -> tuple[float, float]:
-    """One eigenvalue of a tridiagonal matrix, and its residual: the next entry times its vector's last one."""
+    """Return one eigenvalue of a tridiagonal matrix, and its residual: the next entry times its vector's last one."""
     value, vector = eigh_tridiagonal(diagonal, beside[:-1], select="i", select_range=(i, i))
     return float(value[0]), float(beside[-1]) * abs(float(vector[-1, 0]))
 
@@ -294,10 +295,10 @@ def known_ends(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> Extre
 
 
 def prepared(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> tuple[Scaled, Extremes]:
-    """Return the scaled Laplacian of a graph and the ends of its spectrum; kept for the next question about the same graph.
+    """Return the scaled Laplacian of a graph and the ends of its spectrum; kept for the next query about the same graph.
 
-    With a ``floor``, an estimate that ended early as the smallest eigenvalue is below it will do; otherwise one that has
-    settled, or has taken as many ``steps``.
+    With a ``floor``, an estimate that ended early because the smallest eigenvalue is below it suffices; otherwise one that
+    has converged or has taken as many ``steps``.
     """
     scaled = recall(graph, "scaled", lambda: Scaled.of(graph))
     find = partial(extreme_eigenvalues, scaled, floor=floor, steps=steps)

@@ -1,7 +1,7 @@
 """Exact effective resistances of all edges of a large graph, and the diagonal of ``L^+``, by selected inversion of a factor.
 
 Every edge lies in the pattern of the factor (:mod:`ohmformer.solve.factor`). Takahashi's recurrence gives the resistances of
-all pairs there, from the last node to be eliminated to the first.
+all pairs in the pattern, from the last eliminated node to the first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ohmformer.solve.rows import edges_of
 
 METHOD = "selected inversion"
 CHECKED = 8
-"""Edges or nodes that are checked on their own."""
+"""Number of edges or nodes that are checked independently."""
 Ask = Callable[[Graph, float], Answer]
 Move = Callable[[Graph, Tensor], Tensor]
 
@@ -41,11 +41,11 @@ class Selected:
     resistance: Float[Tensor, " entries"]
     tangent: Float[Tensor, " entries"] | None
     ground: Float[Tensor, " nodes"]
-    """Between every node and the ground of its component, nodes in the order of elimination."""
+    """Resistances between every node and the ground of its component, in elimination order."""
 
     @classmethod
     def of(cls, factor: Factor, between_kept: Float[Tensor, " entries"] | None = None) -> Selected:
-        """Compute the resistances, and their tangent if the factor has one; those between kept nodes are given."""
+        """Compute the resistances, and their tangent if the factor has one, given those between kept nodes."""
         pattern = factor.pattern
         given = pattern.first, pattern.row, factor.fraction, factor.d_fraction, factor.pivot, factor.d_pivot
         resistance = torch.zeros_like(factor.fraction) if between_kept is None else between_kept.clone()
@@ -60,21 +60,21 @@ class Selected:
 
 
 def _selected(graph: Graph, factor: Factor) -> Selected:
-    """The resistances on the pattern of a graph's factor, kept for the next question."""
+    """Return the resistances on the pattern of a graph's factor, kept for the next query."""
     return recall(graph, "selected", lambda: (factor, Selected.of(factor)), fits=lambda found: found[0] is factor)[1]
 
 
 def edge_resistances(graph: Graph, tol: float) -> Answer:
-    """Compute effective resistances of all edges of graphs whose factor is bearable, differentiable in the resistances.
+    """Compute effective resistances of all edges from a factor within the limits, differentiable in the resistances.
 
-    ``residual`` is the largest relative difference between some of them and what Dirichlet's and Thomson's principles allow,
-    or between the two sides of Foster's theorem: the sum of ``R_e / r_e`` is the number of nodes less that of components.
+    ``residual`` is the largest relative difference of some of them from the bounds of Dirichlet's and Thomson's principles,
+    or between the two sides of Foster's theorem: the sum of ``R_e / r_e`` is the number of nodes minus that of components.
     """
     return _differentiable(graph, tol, _edges, _move_edges)
 
 
 def diagonal(graph: Graph, tol: float) -> Answer:
-    """Compute the diagonal of ``L^+`` of graphs whose factor is bearable, differentiable in the resistances."""
+    """Compute the diagonal of ``L^+`` from a factor within the limits, differentiable in the resistances."""
     return _differentiable(graph, tol, _diagonal, _move_diagonal)
 
 
@@ -128,7 +128,7 @@ def _edges(graph: Graph, tol: float) -> Answer:
 
 
 def _error(gap: float, graph: Graph) -> float:
-    """What numbers that were not checked may be off, if those that were are off by ``gap``."""
+    """Estimate the error of unchecked numbers from the error ``gap`` of the checked ones."""
     return 4 * gap + 50 * torch.finfo(graph.dtype).eps
 
 
@@ -139,9 +139,9 @@ def _some(count: int) -> Int[Tensor, " some"]:
 def _gap(
     graph: Graph, nodes: Int[Tensor, "some ends"], units: Float[Tensor, " ends"], found: Float[Tensor, " some"]
 ) -> float:
-    """How far ``psi . L^+ psi`` can be from what was found, relatively, for units of current at some nodes.
+    """Bound the relative difference between ``psi . L^+ psi`` and the values found, for units of current at some nodes.
 
-    The factor only guesses potentials, which are corrected once: what they prove does not depend on how they were found.
+    The factor only supplies potentials, which are corrected once; the bounds they prove do not depend on their origin.
     """
     factor = prepared(graph)
     assert factor is not None, "a bearable factor"
@@ -163,8 +163,9 @@ def bracket(
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
     """Bound ``psi . L^+ psi`` from below and above, by any potentials phi.
 
-    By Dirichlet's principle it is at least ``2 psi . phi - |phi|_L^2``, by Thomson's at most the heat of any flow that meets
-    psi: that of phi and, on a spanning tree, one that meets what phi leaves. Their heat exceeds the former by the latter's.
+    By Dirichlet's principle it is at least ``2 psi . phi - |phi|_L^2``, by Thomson's at most the energy of any flow that
+    meets psi: here the flow of phi plus a flow on a spanning tree that meets the residual. The bounds differ by the latter's
+    energy.
     """
     now = measure(graph, phi, psi)
     low = 2 * (psi * phi).sum(0) - now.energy.sum(0)
@@ -172,11 +173,11 @@ def bracket(
 
 
 def tree_heat(graph: Graph, demands: Float[np.ndarray, "nodes k"]) -> Float[np.ndarray, " k"]:
-    """Compute the heat of the flow on a spanning forest of least resistance that meets demands; by SciPy alone."""
+    """Compute the energy of the flow on a minimum-resistance spanning forest that meets demands; by SciPy alone."""
     start, column, conductance = by_scipy(graph, edges_of(graph)[2], None)
     nodes, component = graph.num_nodes, graph.components.numpy()
     tree = minimum_spanning_tree(csr_array((1 / conductance, column, start), shape=(nodes, nodes))).tocoo()
-    first = np.unique(component, return_index=True)[1]  # joined to a node above all, so that there is one tree
+    first = np.unique(component, return_index=True)[1]  # joined to an extra root, so that there is one tree
     ends = np.concatenate([tree.row, first]), np.concatenate([tree.col, np.full(len(first), nodes)])
     whole = coo_array((np.append(tree.data, np.ones(len(first))), ends), shape=(nodes + 1, nodes + 1)).tocsr()
     order, parent = breadth_first_order(whole, nodes, directed=False)
@@ -192,7 +193,7 @@ def tree_heat(graph: Graph, demands: Float[np.ndarray, "nodes k"]) -> Float[np.n
 
 
 def edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
-    """Find the entries of the factor that belong to edges."""
+    """Return the places of the edges in the factor."""
     ends = np.sort(pattern.rank[graph.edge_index.cpu().numpy()].astype(np.int64), axis=0)
     first, nodes = pattern.first.numpy(), graph.num_nodes
     column = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(first))
@@ -200,7 +201,7 @@ def edge_places(graph: Graph, pattern: Pattern) -> Int[Tensor, " edges"]:
 
 
 class _OfFactor(torch.autograd.Function):
-    """What ``ask`` answers out of a factor; ``move`` makes of a gradient in the answer that in the conductances."""
+    """An answer of ``ask`` from a factor; ``move`` maps gradients in the answer to gradients in the conductances."""
 
     @staticmethod
     def forward(ctx: Any, resistance: Tensor, graph: Graph, tol: float, ask: Ask, move: Move, kept: list[Answer]) -> Tensor:
@@ -219,10 +220,10 @@ class _OfFactor(torch.autograd.Function):
 
 
 def _move_edges(graph: Graph, g: Float[Tensor, " edges"]) -> Float[Tensor, " edges"]:
-    """By one more factor and selected inversion, whose tangents are carried along.
+    """Compute the gradient by one more factor and selected inversion with tangents.
 
-    A conductance c_f moves R_e by ``-(b_e^T L^+ b_f)^2``, as much as c_e moves R_f. So the gradient of ``sum_e g_e R_e`` in
-    the conductances is how all R move if the conductances move by g.
+    The derivative of R_e in a conductance c_f is ``-(b_e^T L^+ b_f)^2``, the same as that of R_f in c_e. So the gradient of
+    ``sum_e g_e R_e`` in the conductances is the derivative of all R in the direction g.
     """
     pattern = look(graph)
     assert pattern is not None, "a bearable factor"
@@ -232,18 +233,18 @@ def _move_edges(graph: Graph, g: Float[Tensor, " edges"]) -> Float[Tensor, " edg
 
 
 def _move_diagonal(graph: Graph, g: Float[Tensor, " nodes"]) -> Float[Tensor, " edges"]:
-    """By a factor whose tangents are carried along.
+    """Compute the gradient by a factor with tangents.
 
-    A conductance c_e moves ``sum_u g_u L^+_uu`` by ``-sum_u g_u (L^+ b_e)_u^2``. With ``G b_e``, zero at the ground and not
-    on average, ``sum_u g_u (G b_e)_u^2`` is how R_e falls if conductances g_u come up between all nodes and the ground.
-    The mean of ``G b_e`` over the n nodes of its component is ``b_e . G 1 / n``.
+    The derivative of ``sum_u g_u L^+_uu`` in c_e is ``-sum_u g_u (L^+ b_e)_u^2``. With ``G b_e``, zero at the ground and not
+    on average, ``sum_u g_u (G b_e)_u^2`` is the rate at which R_e falls as conductances g_u are added between all nodes and
+    the ground. The mean of ``G b_e`` over the n nodes of its component is ``b_e . G 1 / n``.
     """
     factor = prepared(graph)
     assert factor is not None, "a bearable factor"
     pattern, component = factor.pattern, graph.components.cpu()
     order = torch.as_tensor(pattern.order).long()
     ground = torch.zeros(graph.num_components, dtype=torch.long)
-    ground[component[order]] = order  # the last of a component to be eliminated
+    ground[component[order]] = order  # the last eliminated node of a component
     size, total = (g.new_zeros(graph.num_components).index_add(0, component, x)[component] for x in (torch.ones_like(g), g))
     demands = torch.stack([1 / size, g], dim=1)
     demands[ground] -= g.new_zeros(graph.num_components, 2).index_add(0, component, demands)
@@ -260,7 +261,7 @@ def _move_diagonal(graph: Graph, g: Float[Tensor, " nodes"]) -> Float[Tensor, " 
 
 
 def _with_ground(graph: Graph, pattern: Pattern, ground: Int[Tensor, " nodes"]) -> tuple[Graph, Pattern]:
-    """A graph with edges of no conductance from all nodes to the grounds of their components, and its factor's pattern."""
+    """Add edges of zero conductance from all nodes to the grounds of their components; also return the factor's pattern."""
     node = torch.arange(graph.num_nodes)
     others = torch.stack([node, ground])[:, node != ground].to(graph.device)
     nothing = torch.full((others.shape[1],), torch.inf, dtype=graph.dtype, device=graph.device)
@@ -270,7 +271,7 @@ def _with_ground(graph: Graph, pattern: Pattern, ground: Int[Tensor, " nodes"]) 
         resistance=torch.cat([graph.resistance.detach(), nothing]),
     )
     first, row = pattern.first.numpy(), pattern.row.numpy()
-    last = pattern.rank[ground.numpy()[pattern.order]]  # the row of the ground, the last of every column that has it
+    last = pattern.rank[ground.numpy()[pattern.order]]  # the row of the ground is the last of every column that has it
     end = first[1:]
     lacks = np.where(end > first[:-1], row[np.maximum(end - 1, 0)] != last, last != np.arange(len(last)))
     rows = np.insert(row, end[lacks], last[lacks])

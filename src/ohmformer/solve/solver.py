@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 def _asks(question: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A question as a method: the same one, about the graph of the solver."""
+    """Turn a query function into a method about the solver's graph."""
 
     @wraps(question)
     def method(self: Solver, *args: P.args, **options: P.kwargs) -> R:
@@ -43,20 +43,20 @@ def _asks(question: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 
 
 class Solver:
-    """Questions about one graph or batch; made by :func:`prepare`."""
+    """Queries about one graph or batch; made by :func:`prepare`."""
 
     def __init__(self, asked: LabelledGraph, demands: int, tol: float, method: str) -> None:
         self._asked, self._options = asked, (demands, tol, method)
         begin = perf_counter()
         self.plan: Plan = make_plan(asked.graph, *self._options)
-        """How so many demands are solved for."""
+        """How this number of demands is solved for."""
         for part in self.plan.parts:
             if part.engine == "elimination":
                 factored(part.of(asked.graph), in_c=part.native)
             elif part.engine == "direct":
                 inverse_of(part.of(asked.graph))
         self.seconds = perf_counter() - begin
-        """What that took."""
+        """Seconds spent on the preparation."""
 
     @property
     def graph(self) -> Graph:
@@ -65,7 +65,7 @@ class Solver:
 
     @property
     def labels(self) -> Sequence[Hashable] | None:
-        """What the nodes are called, where the graph came with labels."""
+        """The node labels, if the graph came with labels."""
         return self._asked.labels
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Solver:
         kept = sum(bytes_kept(part.of(self.graph)) for part in self.plan.parts)
         return f"Solver({self.graph!r}, {engines}, {kept / 1e6:.3g} MB kept, prepared in {self.seconds:.2g} s)"
 
-    # ------------------------------------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------------------------------------ queries
 
     potentials = _asks(flow.potentials)
     electric_flow = _asks(flow.electric_flow)
@@ -94,14 +94,14 @@ class Solver:
     # ------------------------------------------------------------------------------------------------ edits
 
     def edit(self, *, add: Iterable[Any] = (), remove: Iterable[Any] = (), reweight: Iterable[Any] = ()) -> Solver:
-        """Return a solver for the graph with some edges added, removed or given another resistance; this one stays as it is.
+        """Return a solver for the graph with edges added, removed or reweighted; this solver is unchanged.
 
-        If a factor is kept, exact or approximate, the new one answers by it until there are too many edits; then a new
-        factor is made. Its edges are those that stay, in their order, and then those that were added.
+        If an exact or approximate factor is kept, the new solver reuses it until there are too many edits, then computes a
+        new one. Its edges are the remaining ones, in their order, followed by the added ones.
 
         Args:
-            add: triples ``(u, v, resistance)``, in parallel to edges that are there.
-            remove: edges, as pairs of nodes or, of parallel ones, by number.
+            add: triples ``(u, v, resistance)``, in parallel to existing edges.
+            remove: edges, as pairs of nodes or, for parallel ones, by number.
             reweight: triples ``(u, v, resistance)`` or pairs ``(edge number, resistance)``.
         """
         return Solver(edits.edit(self._asked, add, remove, reweight), *self._options)
@@ -115,7 +115,7 @@ class Solver:
         return self.edit(remove=[(u, v)])
 
     def reweight_edge(self, u: Hashable, v: Hashable, resistance: Any) -> Solver:
-        """Return a solver for the graph with another resistance between two nodes that an edge joins."""
+        """Return a solver for the graph with the resistance of the edge between two nodes changed."""
         return self.edit(reweight=[(u, v, resistance)])
 
 
@@ -128,7 +128,7 @@ def prepare(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Solver:
-    """Prepare a solver whose methods are the questions of this package, with the factor made that they will need.
+    """Prepare a solver whose methods are the queries of this package, computing the factor they need once.
 
     >>> solver = prepare([("a", "b"), ("b", "c"), ("c", "a")])
     >>> round(float(solver.effective_resistance([("a", "b")]).value), 6)
@@ -138,8 +138,8 @@ def prepare(
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
-        demands: how many are expected in all; a factor is made that pays for so many.
-        tol: the largest residual that will do, as the questions are expected to ask for.
+        demands: the expected total number of demands; a factor is made if it pays off for this number.
+        tol: the largest acceptable residual in the expected queries.
         method: as for :func:`potentials`.
         resistance: as for :func:`potentials`.
         conductance: likewise.

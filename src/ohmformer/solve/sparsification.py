@@ -1,8 +1,8 @@
 """Spectral sparsification: fewer edges, and nearly the same energy for all potentials (Spielman and Srivastava).
 
-An edge stays with a probability p proportional to its leverage ``R_e / r_e``, the share of current that it takes between
-its own ends, and then has p times its resistance, so that energies are right on average; bridges stay for sure. How far
-off they are is measured: the eigenvalues of ``L~ x = lambda L x`` are the ratios of energies, and must lie in ``1 +- eps``.
+An edge is kept with a probability p proportional to its leverage ``R_e / r_e``, the share of current that it takes between
+its own ends, and then has p times its resistance, so that energies are unbiased; bridges are always kept. The error is
+measured: the eigenvalues of ``L~ x = lambda L x`` are the ratios of energies, and must lie in ``1 +- eps``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ohmformer.solve.resistance import effective_resistance
 
 METHOD = "effective resistances"
 PAYS = 0.9
-"""The part of the edges above which sampling is not worth it, and the graph is returned as it is."""
+"""Fraction of the edges above which sampling does not pay, and the graph is returned unchanged."""
 FAILURE = 0.01
-"""The probability with which energies may be further off than is said, on graphs of more than :data:`SMALL` nodes."""
+"""Probability that the error is larger than stated, on graphs of more than :data:`SMALL` nodes."""
 GUESS = 0.5
-"""The relative error of resistances that are estimated: it changes probabilities, which may be any, and not the average."""
+"""Relative error of the estimated resistances; it affects the probabilities, which may be any, but not the mean."""
 TOL = 1e-8
-"""The residual of the linear systems by which eigenvalues are measured."""
+"""Residual of the linear systems for measuring eigenvalues."""
 
 
 def sparsify(
@@ -46,18 +46,18 @@ def sparsify(
     resistance: Any = None,
     conductance: Any = None,
 ) -> GraphAnswer:
-    """Find a graph on the same nodes with fewer edges, whose energy is within ``1 +- eps`` for all potentials.
+    """Compute a graph on the same nodes with fewer edges, whose energy is within ``1 +- eps`` for all potentials.
 
-    ``residual`` and ``error`` are the largest relative difference of energies, ``kept`` the edges that stay. Up to 400 nodes
-    it is measured by LAPACK; beyond, by Lanczos' method with a random start, with what it may lack added, so that it holds
-    with probability 0.99. Samples grow until it is at most ``eps``; where that takes more than nine tenths of the edges, as
-    on trees and sparse graphs, the graph comes back unchanged. Gradients go through the weights of edges that stay, with
+    ``residual`` and ``error`` are the largest relative difference of energies, ``kept`` the remaining edges. Up to 400 nodes
+    it is measured by LAPACK; beyond, by Lanczos' method with a random start, plus a bound on its error, so that it holds
+    with probability 0.99. Samples grow until it is at most ``eps``; if that takes more than nine tenths of the edges, as on
+    trees and sparse graphs, the graph is returned unchanged. Gradients flow through the weights of the remaining edges, with
     their probabilities as constants.
 
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes; every graph of a batch is sampled on its own.
-        eps: the relative difference of energies that will do.
-        seed: of the samples.
+        eps: the acceptable relative difference of energies.
+        seed: seed of the samples.
         progress: called with (linear systems solved, difference so far); return True to stop with the graph unchanged.
         resistance: as for :func:`potentials`.
         conductance: likewise.
@@ -109,13 +109,13 @@ def _sparsified(graph: Graph, eps: float, seed: int, progress: Progress | None) 
 def _distance(
     graph: Graph, sample: Graph, eps: float, seed: int, before: int, progress: Progress | None
 ) -> tuple[float, int, bool]:
-    """How far ratios of energies are from one, the steps it took, and whether it was stopped; given up above eps."""
+    """Return the deviation of energy ratios from one, the steps taken, and whether it was stopped; gives up above eps."""
     if sample.num_components > graph.num_components:
         return math.inf, 0, False
     if graph.num_nodes <= SMALL:
         root, other = exact.sqrt_pinv(graph.to(dtype=torch.float64)), sample.to(dtype=torch.float64).laplacian()
         ratios = torch.linalg.eigvalsh(root @ other @ root)[graph.num_components :]
-        lost = 4 * (len(root) + 2) * EPS * (root.abs() @ other.abs() @ root.abs()).sum(1)  # what rounds off
+        lost = 4 * (len(root) + 2) * EPS * (root.abs() @ other.abs() @ root.abs()).sum(1)  # rounding
         return float((ratios - 1).abs().max() + lost.max()) if len(ratios) else 0.0, 0, False
     # Lanczos' method for L^+ L~, symmetric in the inner product of L, from a start that is isotropic there; by Kuczynski and
     # Wozniakowski the largest eigenvalue of a positive matrix is missed by a factor above 1 - lack with probability FAILURE
@@ -133,7 +133,7 @@ def _distance(
     for step in range(min(steps, graph.num_nodes - graph.num_components)):
         length = math.sqrt(max(float((vector * image).sum()), 0.0))
         if answer.stopped or length < 1e-12 * (betas[0] if betas else 1.0):
-            break  # stopped, or every eigenvector has been met
+            break  # stopped, or all eigenvectors found
         betas.append(length)
         vectors, images = torch.cat([vectors, vector / length], 1), torch.cat([images, image / length], 1)
         image = circuit.divergence(sample, circuit.flow(sample, vectors[:, -1:]))
@@ -146,9 +146,9 @@ def _distance(
             return gap, step + 1, True
         answer = solve(graph, graph.center(image), Request(TOL))
         vector = answer.value
-        for _ in range(2):  # orthogonal to all before, twice, as the first time rounds
+        for _ in range(2):  # orthogonalize against all before, twice because of rounding
             vector = vector - vectors @ (images.mT @ vector)
-        image = circuit.divergence(graph, circuit.flow(graph, vector))  # of what was found, as errors would grow with steps
+        image = circuit.divergence(graph, circuit.flow(graph, vector))  # recomputed, as errors would grow with steps
     if answer.stopped:
         raise KeyboardInterrupt
     ratios = _ritz(alphas, betas[1 : len(alphas)])
@@ -158,7 +158,7 @@ def _distance(
 
 
 def _ritz(alphas: list[float], betas: list[float]) -> list[float]:
-    """The eigenvalues of a symmetric tridiagonal matrix."""
+    """Return the eigenvalues of a symmetric tridiagonal matrix."""
     off: Float[Tensor, " steps_less_one"] = torch.tensor(betas, dtype=torch.float64)
     return torch.linalg.eigvalsh(
         torch.diag(torch.tensor(alphas, dtype=torch.float64)) + torch.diag(off, -1), UPLO="L"

@@ -22,7 +22,7 @@ from ohmformer.solve.pseudoinverse import Request, apply_pinv
 from ohmformer.solve.scaled import LARGEST, Scaled
 
 LAPACK = 2000
-"""Nodes up to which all eigenvectors by LAPACK take less time than a few by Lanczos through ``L^+``."""
+"""Nodes up to which LAPACK finds all eigenvectors faster than Lanczos with ``L^+`` finds a few."""
 
 
 def eigenvectors(
@@ -37,17 +37,16 @@ def eigenvectors(
     resistance: Any = None,
     conductance: Any = None,
 ) -> EigenAnswer:
-    """Compute the ``k`` smallest nonzero or largest eigenvectors, ``(nodes, k)``, and their eigenvalues.
+    """Compute eigenvectors of the ``k`` smallest nonzero or largest eigenvalues, ``(nodes, k)``, and these eigenvalues.
 
-    The smallest are ascending, the largest descending. Of a graph that has fewer, the other columns are zero and their
+    The smallest are ascending, the largest descending. If a graph has fewer, the other columns are zero and their
     eigenvalues NaN. ``residual`` is ``|L v - lambda v| / lmax`` for the worst of them, ``error`` is ``|L v - lambda v| /
-    lambda``, rounding included: within so much of lambda there is an eigenvalue of L. (A vector's angle to eigenspaces
-    nearby is at most ``|L v - lambda v|`` over the distance to the other eigenvalues, by Davis and Kahan.) Methods:
-    ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on L, or for the smallest on ``L^+``, each product being one solve) and
-    ``"subspace"``, the paper's subspace iteration as a Transformer (Lemma 6), through ``L^+`` for the smallest, made deeper
-    until it is good enough. ``"auto"`` takes LAPACK up to 2,000 nodes, then Lanczos; with ``trace=True``, subspace
-    iteration. With ``laplacian="normalized"`` they are those of ``N = D^-1/2 L D^-1/2``, D the diagonal of L, by LAPACK or
-    Lanczos.
+    lambda``, rounding included: L has an eigenvalue within this relative distance of lambda. (A vector's angle to nearby
+    eigenspaces is at most ``|L v - lambda v|`` over the distance to the other eigenvalues, by Davis and Kahan.) Methods:
+    ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on L, or for the smallest on ``L^+``, with one solve per product) and
+    ``"subspace"``, the paper's subspace iteration as a Transformer (Lemma 6), with ``L^+`` for the smallest, deepened until
+    it meets the tolerance. ``"auto"`` takes LAPACK up to 2,000 nodes, then Lanczos; with ``trace=True``, subspace iteration.
+    With ``laplacian="normalized"`` they are those of ``N = D^-1/2 L D^-1/2``, D the diagonal of L, by LAPACK or Lanczos.
     """
     normalized = check_laplacian(laplacian)
     check_tolerance(tol, method, ("auto", "direct", "lanczos") if normalized else ("auto", "direct", "lanczos", "subspace"))
@@ -77,7 +76,7 @@ def eigenvectors(
 
 
 def _of_part(graph: Graph, k: int, which: str, tol: float, method: str, trace: bool, laplacian: str) -> EigenAnswer:
-    """Graphs of like size, by one method."""
+    """Compute eigenvectors of graphs of similar size, by one method."""
     if method == "subspace":
         return _subspace(graph, k, which, tol, trace)
     if method == "lanczos" or (method == "auto" and graph.width > LAPACK):
@@ -87,7 +86,7 @@ def _of_part(graph: Graph, k: int, which: str, tol: float, method: str, trace: b
 
 
 def _answer(graph: Graph, vectors: Tensor, method: str, laplacian: str = "combinatorial", **certificate: Any) -> EigenAnswer:
-    """Vectors ``(nodes, k)`` with their measured residual; eigenvalues are put in once all parts are there."""
+    """Return vectors ``(nodes, k)`` with their measured residual; the caller sets the joint eigenvalues."""
     values = _rayleigh_quotients(graph, vectors.detach(), laplacian)
     residual, error = _eigen_residual(graph, vectors.detach(), values, laplacian)
     certificate |= {"eigenvalues": values, "error": error, "error_kind": "bound"}
@@ -95,7 +94,7 @@ def _answer(graph: Graph, vectors: Tensor, method: str, laplacian: str = "combin
 
 
 def _root(graph: Graph, laplacian: str) -> Float[Tensor, "nodes 1"]:
-    """``D^-1/2``, zero at single nodes; ones for L itself."""
+    """Return ``D^-1/2``, zero at isolated nodes; ones for L itself."""
     if laplacian == "combinatorial":
         return torch.ones(graph.num_nodes, 1, dtype=graph.dtype, device=graph.device)
     degree = torch.as_tensor(graph.degrees())[:, None]
@@ -103,7 +102,7 @@ def _root(graph: Graph, laplacian: str) -> Float[Tensor, "nodes 1"]:
 
 
 def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"], laplacian: str) -> Float[Tensor, "graphs k"]:
-    """``v^T L v`` of every column of every graph, by differences over the edges; NaN where the column is zero."""
+    """Compute ``v^T L v`` of every column and graph, by differences over the edges; NaN where the column is zero."""
     tail, head = graph.edge_index
     scaled = vectors * _root(graph, laplacian)
     energy = (scaled[tail] - scaled[head]).square() / graph.resistance.detach()[:, None]
@@ -117,7 +116,7 @@ def _rayleigh_quotients(graph: Graph, vectors: Float[Tensor, "nodes k"], laplaci
 def _eigen_residual(
     graph: Graph, vectors: Float[Tensor, "nodes k"], values: Float[Tensor, "graphs k"], laplacian: str
 ) -> tuple[float, float]:
-    """``|L v - lambda v|`` of the worst column over lmax, and over lambda with rounding; zero columns count as exact."""
+    """Compute ``|L v - lambda v|`` of the worst column over lmax, and over lambda with rounding, without zero columns."""
     if not vectors.numel() or not graph.num_edges:
         return 0.0, 0.0
     lmax = LARGEST if laplacian == "normalized" else graph.spectral_bounds().lmax
@@ -130,7 +129,7 @@ def _eigen_residual(
 
 
 def _subspace(graph: Graph, k: int, which: str, tol: float, trace: bool) -> EigenAnswer:
-    """Subspace iteration, twice as deep until the residual is below ``tol``."""
+    """Run subspace iteration, doubling the depth until the residual is below ``tol``."""
     spectrum = graph.spectral_bounds()
     matrix = ThroughPinv(spectrum) if which == "smallest" else Laplacian(spectrum)
     iteration = SubspaceIteration(matrix, GramSchmidt(k))
@@ -146,7 +145,7 @@ def _subspace(graph: Graph, k: int, which: str, tol: float, trace: bool) -> Eige
 
 
 def _lanczos(graph: Graph, k: int, which: str, tol: float, laplacian: str) -> EigenAnswer:
-    """ARPACK, graph by graph; products with ``L^+`` by the engine that the plan names."""
+    """Run ARPACK graph by graph; products with ``L^+`` use the engine that the plan names."""
     parts, names = [], []
     for part in graph.split() if graph.batched else [graph]:
         host = part.to("cpu", torch.float64)
@@ -164,12 +163,12 @@ def _lanczos(graph: Graph, k: int, which: str, tol: float, laplacian: str) -> Ei
 
 
 def _repeated_inverse(graph: Graph, tol: float) -> tuple[str, Apply]:
-    """``x -> L^+ x`` for many x, one after the other, by the method that ``auto`` finds for the first."""
+    """Return a function ``x -> L^+ x`` for many consecutive x, by the method that ``auto`` chooses for the first."""
     probe = graph.center(torch.randn(graph.num_nodes, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     first = apply_pinv(graph, probe, Request(1e-6))
     if first.method in ("chebyshev", "conjugate"):
         return first.method, lambda x: apply_pinv(graph, x, Request(tol, first.method)).value
     if first.method == "elimination" and graph.num_nodes > MANY_NODES:
-        most = max(tol, 1e-8)  # as far as float64 goes on a long graph
+        most = max(tol, 1e-8)  # the limit of float64 on a graph of large diameter
         return "elimination", lambda x: apply_pinv(graph, x, Request(most, "elimination")).value
     return "direct", inverse_of(graph).apply

@@ -4,8 +4,9 @@ With ``A = I - N = D^-1/2 W D^-1/2`` and a polynomial h, ``h(1) = 1``, on the co
 
     N^+ = p(A) + h(A) N^+ h(A),   p(x) = (1 - h(x)^2) / (1 - x).
 
-Entries of ``p(A)`` are sums over walks of fewer steps than twice the degree of h, local and exact. Of all h of a degree the
-one taken leaves least on average: by Foster's theorem ``sum_e c_e R_e`` of the rest is ``tr h(A)^2``, also local.
+Entries of ``p(A)`` are sums over walks of fewer steps than twice the degree of h, local and exact. Of all h of a degree, the
+one with the smallest mean remainder is used: by Foster's theorem ``sum_e c_e R_e`` of the remainder is ``tr h(A)^2``, also
+local.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from ohmformer.graph import Graph
 from ohmformer.solve.factor import by_scipy
 
 ROOM = 256
-"""Walks of two steps a node, on average, up to which they are listed: their list takes as much memory as four panels."""
+"""Mean number of two-step walks per node up to which walks are listed; the list takes as much memory as four panels."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalPart:
-    """What walks say of resistances: ``R_uv = between + (e_u - e_v)^T D^-1/2 h(A) N^+ h(A) D^-1/2 (e_u - e_v)``."""
+    """The contribution of walks: ``R_uv = between + (e_u - e_v)^T D^-1/2 h(A) N^+ h(A) D^-1/2 (e_u - e_v)``."""
 
     filter: tuple[float, ...]
     """The coefficients of h."""
     between: Float[Tensor, " pairs"]
     own: Float[Tensor, " nodes"]
-    """Likewise between a node and a current that leaves at all nodes of its component in proportion to their degrees."""
+    """The same between a node and a current extracted at all nodes of its component in proportion to their degrees."""
     share: float
-    """The mean of ``c_e R_e`` that is left, over that of all of it."""
+    """The fraction of the mean of ``c_e R_e`` that remains."""
 
     @property
     def steps(self) -> int:
-        """Steps of the longest walks."""
+        """Number of steps of the longest walks."""
         return max(2 * len(self.filter) - 3, 0)
 
 
@@ -56,7 +57,7 @@ class Walks:
         scaled = value * np.repeat(self.root, self.count) * self.root[column]
         self.matrix = csr_array((scaled, column, start), shape=(graph.num_nodes,) * 2)
         volume = np.bincount(component, self.degree)
-        self.components = np.count_nonzero(volume)  # of more than one node
+        self.components = np.count_nonzero(volume)  # with more than one node
         self.volume = np.where(volume > 0, volume, np.inf)[component]
 
     def local_part(self, ends: Int[Tensor, "2 pairs"], reach: int) -> LocalPart:
@@ -77,7 +78,7 @@ class Walks:
 
     @cached_property
     def _square(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The square of the matrix by rows: where they begin, their lengths, columns and values."""
+        """The square of the matrix by rows: their starts, lengths, columns and values."""
         matrix, nodes = self.matrix, len(self.root)
         walks = np.bincount(np.repeat(np.arange(nodes), self.count), self.count[matrix.indices], nodes)
         begin = torch.as_tensor(np.concatenate([[0], np.cumsum(walks)]).astype(np.int64))
@@ -91,7 +92,7 @@ class Walks:
         return [torch.as_tensor(x) for x in (self.matrix.indptr, self.matrix.indices, self.matrix.data)]
 
     def _powers_in_c(self, u: np.ndarray, v: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`_powers`."""
+        """Compute the same as :meth:`_powers` in C."""
         nodes, order = len(self.root), np.argsort(u, kind="stable")
         first = np.concatenate([[0], np.cumsum(np.bincount(u, minlength=nodes))]).astype(np.int32)
         pairs = torch.as_tensor(first), torch.as_tensor(v[order].astype(np.int32))
@@ -103,7 +104,7 @@ class Walks:
         return own.numpy(), found
 
     def _powers(self, u: np.ndarray, v: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """``(A^k)_uu`` of all nodes, k up to twice ``reach``, and ``(A^k)_uv`` of the pairs, k below that."""
+        """Compute ``(A^k)_uu`` of all nodes, k up to twice ``reach``, and ``(A^k)_uv`` of the pairs, k below that."""
         powers, every = [eye_array(len(self.root), format="csr"), self.matrix], np.arange(len(self.root))
         while len(powers) <= reach:
             powers.append((powers[-1] @ self.matrix).tocsr())

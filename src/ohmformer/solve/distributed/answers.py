@@ -24,16 +24,16 @@ CERTIFICATE = "certificate.json"
 QUESTION = "question.json"
 
 Tell = Callable[[str], None]
-"""Called, on process 0, with the plan before any work and after every panel."""
+"""Callback on process 0, with the plan before any work and a message after every panel."""
 
 
 class AnswerFiles:
-    """The folder of an answer; without one, nothing is kept."""
+    """The folder of an answer; if None, nothing is stored."""
 
     def __init__(self, shard: Shard, out: Path | str | None, question: Mapping[str, Any]) -> None:
         self._shard, self.out = shard, None if out is None else Path(out)
         self._asked = {"graph": shard.manifest.graph, "nodes": shard.manifest.nodes, "parts": shard.group.size, **question}
-        shard.group.agree(self._check)  # by all, before any writes
+        shard.group.agree(self._check)  # on all processes, before any of them writes
         if self.out is not None:
             with whole_file(self.out / QUESTION) as temporary:
                 temporary.write_text(json.dumps(self._asked))
@@ -53,7 +53,7 @@ class AnswerFiles:
         return self.out / (panel if isinstance(panel, str) else f"panel-{panel:05d}") / f"part-{rank:05d}.safetensors"
 
     def last(self) -> int | None:
-        """Find the last panel that all processes have finished."""
+        """Return the last panel that all processes have finished."""
         if self.out is None:
             return None
         name, group = self._part(0, self._shard.group.rank).name, self._shard.group
@@ -72,7 +72,7 @@ class AnswerFiles:
         return found[0][1] if all(there for there, _ in found) else None
 
     def save(self, panel: int | str, arrays: Mapping[str, Tensor], certificate: Mapping[str, Any]) -> None:
-        """Write this process's arrays of a panel; once all have done so, its certificate."""
+        """Write this process's arrays of a panel, and its certificate once all have done so."""
         if self.out is None:
             return
         with whole_file(self._part(panel, self._shard.group.rank)) as temporary:
@@ -108,7 +108,7 @@ def in_panels(
     out: Path | str | None,
     tell: Tell | None,
 ) -> Answer:
-    """Answer ``columns`` columns panel by panel, side by side; panels that are in ``out`` are not asked for again."""
+    """Answer ``columns`` columns panel by panel and join them; panels stored in ``out`` are not computed again."""
     files = AnswerFiles(shard, out, {**question, "columns": columns, "panel": panel})
     answers: list[Answer] = []
     for i, first in enumerate(range(0, max(columns, 1), panel)):
@@ -127,7 +127,7 @@ def in_panels(
 
 
 def say(shard: Shard, tell: Tell | None, text: str) -> None:
-    """Call ``tell`` with a text, on one process only."""
+    """Call ``tell`` with a text on process 0 only."""
     if tell is not None and shard.group.rank == 0:
         tell(text)
 
@@ -140,14 +140,14 @@ def certificate_of(answer: Answer) -> dict[str, Any]:
 
 
 def answer_of(value: Tensor, certificate: Mapping[str, Any]) -> Answer:
-    """Make an answer of a value and a certificate that :func:`certificate_of` made."""
+    """Build an answer from a value and a certificate made by :func:`certificate_of`."""
     names = [x.name for x in fields(Answer) if x.name in certificate and x.name != "spectrum"]
     spectrum = None if certificate["spectrum"] is None else Spectrum(*certificate["spectrum"])
     return Answer(value, **{name: certificate[name] for name in names}, spectrum=spectrum)
 
 
 def read_answer(out: Path | str, name: str = "value") -> Float[np.ndarray, "nodes columns"]:
-    """Read a finished answer: the numbers of all nodes, panels and parts in one array."""
+    """Read a finished answer: the values of all nodes, panels and parts in one array."""
     folder = Path(out)
     if not (folder / CERTIFICATE).is_file():
         raise ValueError(f"expected a finished answer in {folder}, it has no {CERTIFICATE}")

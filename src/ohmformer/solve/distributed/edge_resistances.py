@@ -1,7 +1,7 @@
 """Effective resistances of all edges of a graph that processes share, by random projections.
 
-As :mod:`ohmformer.solve.projections` does it, with what walks of one step tell (:mod:`ohmformer.solve.walks`): that takes a
-row's own entries only. The demands belong to edges, so that a seed gives the same however many processes there are.
+As in :mod:`ohmformer.solve.projections`, with the contribution of one-step walks (:mod:`ohmformer.solve.walks`), which needs
+only a row's own entries. Demands depend on edges, so for a given seed results do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EDGES = "edges"
 
 @dataclass(frozen=True)
 class EdgeAnswer(Answer):
-    """Resistances of the edges whose end of the smaller number is on this process, parallel edges as one."""
+    """Resistances of the edges whose lower-numbered end is on this process, with parallel edges merged."""
 
     tail: Int[Tensor, " edges"] = field(kw_only=True)
     head: Int[Tensor, " edges"] = field(kw_only=True)
@@ -46,7 +46,7 @@ def edge_resistances(
 ) -> EdgeAnswer:
     """Estimate effective resistances of all edges within ``1 +- eps``, all of them with a probability of 99 %.
 
-    Every panel of projections is added to what is in ``out``, so that the same call goes on after an interruption.
+    Every panel of projections is added to the sum in ``out``, so the same call resumes after an interruption.
     """
     check_eps(eps)
     tol = default_tolerance(eps) if tol is None else tol
@@ -77,7 +77,7 @@ def edge_resistances(
             files.remove(panels - 1)
             panels += 1
             say(shard, tell, f"{done} projections: residual {found.residual:.1e}")
-        failure /= 2  # every look at the numbers is a chance to be wrong
+        failure /= 2  # every check is a chance to be wrong
         unsure = (eps * local * done < excess(eps, done, count, failure) * total).sum().double()
         if not float(shard.total(unsure)) or done >= most:
             break
@@ -99,7 +99,7 @@ def _answer(answer: Answer, tail: Tensor, head: Tensor) -> EdgeAnswer:
 
 
 def _local_part(shard: Shard) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"], tuple[float, float], float]:
-    """Ends of edges as rows and columns, what walks of one step tell of them, h, and the share that is left."""
+    """Return ends of edges as rows and columns, their local part from one-step walks, h, and the remaining share."""
     ids, root = torch.cat([shard.nodes, shard.halo]), torch.cat([shard.root, shard.halo_root])[:, 0]
     column, value = shard.laplacian.col_indices(), shard.laplacian.values()
     square, kept, between = torch.zeros_like(shard.root[:, 0]), [], []
@@ -112,7 +112,7 @@ def _local_part(shard: Shard) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " e
         between.append(step[upward])
     real = (shard.root > 0).sum().double()
     sums = shard.total(torch.stack([real, square.sum()]))
-    components = shard.manifest.components - (shard.manifest.nodes - float(sums[0]))  # those of more than one node
+    components = shard.manifest.components - (shard.manifest.nodes - float(sums[0]))  # with more than one node
     traces = np.array([float(sums[0]), 0.0, float(sums[1])]) - components
     gram = np.array([[traces[0], traces[1]], [traces[1], traces[2]]])
     h = np.linalg.solve(gram + 1e-12 * max(traces[0], 1.0) * np.eye(2), np.ones(2))
@@ -126,12 +126,12 @@ def _local_part(shard: Shard) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " e
 
 
 def _filtered(shard: Shard, psi: Float[Tensor, "rows k"], h: tuple[float, float]) -> Float[Tensor, "rows k"]:
-    """``h(W D^-1) psi``, as ``W D^-1 = I - L D^-1``."""
+    """Compute ``h(W D^-1) psi``, as ``W D^-1 = I - L D^-1``."""
     return shard.center(shard.residual(psi, shard.root.square() * psi).mul_(h[1]).add_(psi, alpha=h[0]))
 
 
 def _squares(shard: Shard, phi: Float[Tensor, "rows k"], ends: Int[Tensor, "2 edges"]) -> Float[Tensor, " edges"]:
-    """The sum over all columns of squared differences along edges."""
+    """Compute the sum over all columns of squared differences along edges."""
     wide = shard.with_halo(phi)
     some = zip(ends[0].split(2**18), ends[1].split(2**18), strict=True)
     found = [(wide[u] - wide[v]).square_().sum(1) for u, v in some]

@@ -1,8 +1,8 @@
 """``L^+ psi`` on a graph that processes share: Chebyshev's layers, or conjugate gradients where they cannot be planned.
 
-A Chebyshev layer needs no inner products, only an exchange with neighbours; the ends of the spectrum are found by Lanczos
-and residuals are measured by sums over all processes. Both take the spectrum of ``N = D^-1/2 L D^-1/2``, so that conjugate
-gradients on it are those with Jacobi's preconditioner.
+A Chebyshev layer needs no inner products, only an exchange with neighbours; Lanczos estimates the ends of the spectrum, and
+residuals are summed over all processes. Both methods work on ``N = D^-1/2 L D^-1/2``, so conjugate gradients are those with
+a Jacobi preconditioner.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ohmformer.solve.engines.chebyshev import Rounds, energy_of_residual, layers
 from ohmformer.solve.plan import panel_width
 
 ROUNDS = 8
-"""Times that conjugate gradients are started again for what rounding has left."""
+"""Maximum number of restarts of conjugate gradients to remove rounding errors."""
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """How potentials on shards will be found."""
+    """How potentials on shards are computed."""
 
     method: str
     layers: int
-    """For a panel of demands, by the condition number."""
+    """Predicted layers per panel of demands, from the condition number."""
     sure: bool
-    """False if there may be many more, as Lanczos has not come to the smallest eigenvalue."""
+    """Whether Lanczos has found the smallest eigenvalue; if not, there may be many more layers."""
     panel: int
-    """Demands that go through the layers together."""
+    """Number of demands that are solved for together."""
     in_c: bool
     spectrum: Spectrum
 
@@ -50,7 +50,7 @@ class ShardPlan:
 
 
 def plan_for(shard: Shard, demands: int, tol: float, panel: int | None = None) -> ShardPlan:
-    """Choose method and number of layers for so many demands to a residual of ``tol``."""
+    """Choose the method and number of layers for ``demands`` demands to a residual of ``tol``."""
     found = shard.extremes
     chebyshev = found.separated
     each = shard.manifest.nodes // shard.group.size
@@ -65,7 +65,7 @@ def plan_for(shard: Shard, demands: int, tol: float, panel: int | None = None) -
 
 
 def solve(shard: Shard, demands: Float[Tensor, "rows k"], tol: float, plan: ShardPlan) -> Answer:
-    """Solve for one panel of demands that sum to zero on every component, with a certificate for all processes."""
+    """Solve for one panel of demands that sum to zero on every component; the certificate is the same on all processes."""
     if plan.method == "chebyshev":
         part = Part(None, plan.method, plan.in_c, torch.float32, demands.shape[1], "")
         rounds = Rounds(demands, tol, part, shard, plan.spectrum, Watch(None))
@@ -89,9 +89,9 @@ def solve(shard: Shard, demands: Float[Tensor, "rows k"], tol: float, plan: Shar
 def _conjugate_gradients(
     shard: Shard, demands: Float[Tensor, "rows k"], tol: float, most: int
 ) -> tuple[Float[Tensor, "rows k"], int]:
-    """Potentials by conjugate gradients on N, every demand by itself; started again for what is left, up to ``most`` layers.
+    """Solve by conjugate gradients on N, every demand separately, with restarts from the residual, up to ``most`` layers.
 
-    Two sums over all processes a layer: of the step, and of the residuals with and without their weights.
+    A layer takes two sums over all processes: for the step, and for the residuals with and without weights.
     """
     root, weight = shard.root, torch.where(shard.root > 0, 1 / shard.root, 0.0)
     phi, left, layers = torch.zeros_like(demands), demands, 0
@@ -126,7 +126,7 @@ def _conjugate_gradients(
 
 
 def check_demands(shard: Shard, demands: Float[Tensor, "rows k"], *, center: bool = False) -> Float[Tensor, "rows k"]:
-    """Return demands in float64, centred if asked for; a ValueError on all processes if they do not sum to zero."""
+    """Return demands in float64, centred on request; raise a ValueError on all processes if they do not sum to zero."""
     k = demands.shape[1]
     psi = demands.to(shard.group.device, torch.float64)
     if not center:

@@ -17,17 +17,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 BEAT = 0.5
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 SILENCE = 2.5
-"""Seconds without one after which a process is taken for lost, once something has gone wrong."""
+"""Seconds without a heartbeat after which a process counts as lost, once an error has occurred."""
 PATIENCE = 12.0
-"""Seconds that process 0, which keeps the signs of life, waits for the others to have read them before it ends."""
+"""Seconds that process 0, which stores the heartbeats, waits for the others to read them before it ends."""
 
 T = TypeVar("T")
 
 
 class ProcessLost(RuntimeError):
-    """Another process ended in the middle of the work; the message names it."""
+    """Another process ended during the computation; the message names it."""
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class Group:
         nccl = not self.alone and dist.get_backend() == "nccl"
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
         self.sent = 0
-        """Bytes that were sent to neighbours."""
+        """Bytes sent to neighbours."""
         self._pulse = None if self.size == 1 else Pulse(self)
 
     def sum(self, x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Group:
         return x
 
     def gather(self, thing: T) -> list[T]:
-        """Collect some small object from every process."""
+        """Collect a small object from every process."""
         things: list[Any] = [thing] * self.size
         if self.size > 1:
             with self._watched():
@@ -62,7 +62,7 @@ class Group:
         return things
 
     def agree(self, check: Callable[[], T]) -> T:
-        """Return what ``check`` returns; a ValueError or OSError that it raises on any process is raised on all."""
+        """Return the result of ``check``; a ValueError or OSError that it raises on any process is raised on all."""
         error, found = None, None
         try:
             found = check()
@@ -74,7 +74,7 @@ class Group:
         return found  # pyright: ignore[reportReturnType]
 
     def begin(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Any]:
-        """Start to send tensors to, and receive tensors from, other processes."""
+        """Start sending tensors to, and receiving tensors from, other processes."""
         operations = [dist.P2POp(dist.irecv, x, q) for q, x in receives]
         operations += [dist.P2POp(dist.isend, x, q) for q, x in sends]
         if not operations:
@@ -87,14 +87,14 @@ class Group:
             ]
 
     def finish(self, begun: list[Any]) -> None:
-        """Wait until everything that was begun is done, and empty the list."""
+        """Wait for all started operations, and empty the list."""
         with self._watched():
             while begun:
                 begun.pop()[0].wait()
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Say which process is lost instead of how that showed."""
+        """Raise an error that names the lost process instead of the error it caused."""
         try:
             yield
         except RuntimeError as error:
@@ -107,7 +107,7 @@ class Group:
 
 
 class Pulse:
-    """Signs of life of all processes, kept by process 0."""
+    """Heartbeats of all processes, stored by process 0."""
 
     def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
@@ -136,9 +136,9 @@ class Pulse:
                 self._store.set(f"beat {self.rank}", str(count))
 
     def lost(self) -> list[int]:
-        """Find the processes that have ended (no sign of life from them), and tell all others, which find the same."""
+        """Return the processes that have ended (no heartbeat), and tell the others, which return the same."""
         with suppress(RuntimeError):
-            dist.destroy_process_group()  # those that wait for this one stop waiting
+            dist.destroy_process_group()  # processes waiting for this one stop waiting
         try:
             if not self._store.check(["lost"]):
                 before = self._beats()
@@ -166,7 +166,7 @@ _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
 
 def current_group() -> Group:
-    """Return the group of this process, made once for every process group."""
+    """Return the group of this process, created once per process group."""
     if not (dist.is_available() and dist.is_initialized()):
         return Group()
     world = dist.group.WORLD

@@ -14,7 +14,7 @@ from ohmformer.solve.distributed.shard import Shard
 from ohmformer.solve.projections import QUANTILES, gaussian
 
 ENTRIES = 2**22
-"""Entries of the matrix that are worked on together."""
+"""Number of matrix entries processed together."""
 
 
 def entry_blocks(shard: Shard) -> Iterator[tuple[slice, slice, Int[Tensor, " entries"]]]:
@@ -37,7 +37,7 @@ class Noise:
         self._shard, self._seed = shard, seed % 2**63
 
     def demands(self, columns: slice) -> Float[Tensor, "rows k"]:
-        """Compute some columns, for this process's rows."""
+        """Compute a slice of columns for this process's rows."""
         shard, first = self._shard, columns.start // 4 * 4
         wide = -(-(columns.stop - first) // 4) * 4
         psi = torch.zeros(len(shard.nodes), wide, dtype=torch.float64)
@@ -58,7 +58,7 @@ class Noise:
 
 
 def node_noise(shard: Shard, seed: int, columns: slice) -> Float[Tensor, "rows k"]:
-    """Draw Gaussian numbers of this process's nodes."""
+    """Draw Gaussian numbers for this process's nodes."""
     first = columns.start // 4 * 4
     wide = -(-(columns.stop - first) // 4) * 4
     found = np.concatenate([gaussian(x, seed, first, wide) for x in np.array_split(shard.nodes.cpu().numpy(), 16)])

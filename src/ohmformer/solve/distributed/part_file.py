@@ -1,8 +1,8 @@
 """Make the arrays of one part out of the entries that were handed to it.
 
-A part holds its rows of the Laplacian. Its columns are first its own nodes, those without a neighbour elsewhere before the
-others, then its halo: the nodes of other parts that are neighbours, by part and number. What it sends to another part are
-its own nodes that have a neighbour there, which are those of the other's halo in the same order.
+A part holds its rows of the Laplacian. Its columns are first its own nodes, those without neighbours in other parts first,
+then its halo: neighbours in other parts, by part and number. It sends to another part those of its own nodes that have a
+neighbour there, which are in the other's halo in the same order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from scipy.sparse import coo_array
 from ohmformer.graph.directions import AGREEMENT
 
 MOST = 2**31 - 1
-"""Entries, and columns, of a part: they are numbered in 32 bits."""
+"""Maximum number of entries and of columns of a part, which have 32-bit indices."""
 
 
 def entry_type(nodes: int, weighted: bool) -> np.dtype:
-    """An entry as it is handed to a part: the conductance of an edge, negative if it is listed from column to row."""
+    """Return the dtype of a part's input entries: an edge's conductance, negative if listed from column to row."""
     index = np.int32 if nodes <= MOST else np.int64
     return np.dtype([("row", index), ("column", index), ("value", np.float64 if weighted else np.int8)])
 
@@ -26,11 +26,11 @@ def entry_type(nodes: int, weighted: bool) -> np.dtype:
 def part_arrays(
     p: int, parts: int, entries: np.ndarray, owner: Int[np.ndarray, " nodes"], symmetrize: bool
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Make the arrays of part p, by name; also count the entries whose edge is listed in both directions.
+    """Build the arrays of part p, by name; also count the entries whose edge is listed in both directions.
 
-    ``nodes`` and ``halo`` are numbers of nodes, ``start``, ``column`` and ``value`` the rows of L, ``sent`` rows of which
-    ``sends[q]`` go to part q, one after the other; ``receives[q]`` of the halo come from there. The first ``interior`` rows
-    have no neighbour elsewhere.
+    ``nodes`` and ``halo`` are node numbers, ``start``, ``column`` and ``value`` the rows of L, ``sent`` the rows of which
+    ``sends[q]`` go to part q, in order of q; ``receives[q]`` of the halo come from there. The first ``interior`` rows have
+    no neighbour in other parts.
     """
     own, far = np.flatnonzero(owner == p), owner[entries["column"]] != p
     row = np.searchsorted(own, entries["row"])
@@ -67,7 +67,7 @@ def _inverse(order: np.ndarray) -> Int[np.ndarray, " n"]:
 def _laplacian(
     row: np.ndarray, column: np.ndarray, entries: np.ndarray, shape: tuple[int, int], symmetrize: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Rows of the Laplacian by start, column and value, every diagonal entry stored; and entries listed both ways."""
+    """Return rows of the Laplacian by start, column and value, with full diagonal; count the entries listed both ways."""
     diagonal = np.arange(shape[0], dtype=np.int32)
     places = np.concatenate([row, diagonal]), np.concatenate([column, diagonal])
     listed = np.zeros(len(entries) + shape[0], dtype=np.complex128)  # from row to column, and from column to row

@@ -16,32 +16,32 @@ from ohmformer.solve.distributed.streams import Chunk
 
 RULES = ("auto", "metis", "stream", "ranges")
 METIS_EDGES = 2**25
-"""Edges up to which METIS is taken by itself: in four parts two million edges took 0.4 microseconds and 55 bytes an edge on
-a grid, 2.1 microseconds and 193 bytes on a random graph, so that this many take a minute and 6 GB at worst."""
+"""Edges up to which ``"auto"`` uses METIS: in four parts two million edges took 0.4 microseconds and 55 bytes an edge on a
+grid, 2.1 microseconds and 193 bytes on a random graph, so this many take a minute and 6 GB at worst."""
 CLUSTERS = 8
-"""How many clusters make a part, at least."""
+"""Minimum number of clusters per part."""
 
 Owner = Int[np.ndarray, " nodes"]
 """The part of every node, as int16."""
 
 
 def by_ranges(degree: Int[np.ndarray, " nodes"], parts: int) -> Owner:
-    """Give every part consecutive nodes, about as many of them and of their edges."""
+    """Give every part consecutive nodes, with about equal numbers of nodes and edges."""
     return _cut(degree + 1, parts)
 
 
 def _cut(weight: np.ndarray, parts: int) -> Owner:
-    """Consecutive items of about the same weight together."""
+    """Group consecutive items into parts of about equal weight."""
     middle = np.cumsum(weight, dtype=np.float64) - weight / 2
     total = float(weight.sum())
     return np.minimum(middle * (parts / total) if total else middle, parts - 1).astype(np.int16)
 
 
 def by_stream(chunks: Iterable[Chunk], degree: Int[np.ndarray, " nodes"], parts: int) -> Owner:
-    """Form clusters in one pass over the edges, and put them together in the order of their numbers.
+    """Form clusters in one pass over the edges, and assign them to parts in the order of their numbers.
 
-    Every node begins as a cluster; for every edge the end in the smaller cluster moves to the other one, unless that is full
-    (Hollocou, Maudet, Bonald and Lelarge's streaming clustering, with degrees known beforehand and a limit).
+    Every node starts as a cluster; for every edge the end in the smaller cluster moves to the other one, unless that is full
+    (Hollocou, Maudet, Bonald and Lelarge's streaming clustering, with known degrees and a size limit).
     """
     cluster, volume = np.arange(len(degree)), degree.copy()
     most = int(degree.sum()) // (CLUSTERS * parts) + 1
@@ -56,7 +56,7 @@ def by_stream(chunks: Iterable[Chunk], degree: Int[np.ndarray, " nodes"], parts:
 
 
 def _cluster(chunk: Chunk, degree: np.ndarray, cluster: np.ndarray, volume: np.ndarray, most: int) -> None:
-    """As the kernel ``ohm_cluster``."""
+    """Compute the same as the kernel ``ohm_cluster``."""
     for u, v in zip(chunk.tail.tolist(), chunk.head.tolist(), strict=True):
         a, b = cluster[u], cluster[v]
         if a == b:
@@ -85,12 +85,12 @@ def by_metis(chunks: Iterable[Chunk], nodes: int, parts: int) -> Owner:
 
 
 def have_metis() -> bool:
-    """Tell whether METIS is installed."""
+    """Return whether METIS is installed."""
     return find_spec("pymetis") is not None
 
 
 def cuts(chunks: Iterable[Chunk], owners: Sequence[Owner]) -> list[int]:
-    """Count the edges whose ends are in different parts, for each of some partitions."""
+    """Count the edges whose ends are in different parts, for each of several partitions."""
     found = [0] * len(owners)
     for chunk in chunks:
         for i, owner in enumerate(owners):

@@ -29,10 +29,10 @@ def potentials(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> Answer:
-    """Compute ``phi = L^+ psi``, as :func:`ohmformer.potentials`; each process gets the rows of its nodes, ``shard.nodes``.
+    """Compute ``phi = L^+ psi`` as :func:`ohmformer.potentials`; each process gets the rows of its ``shard.nodes``.
 
-    Demands are those of the process's own nodes, in their order. With ``out``, every panel is written there as it is
-    finished (:func:`read_answer` reads all of it), and a panel that is there is not solved for again.
+    Demands are those of the process's own nodes, in their order. With ``out``, every finished panel is written there
+    (:func:`read_answer` reads the whole answer), and existing panels are not solved for again.
     """
     psi = check_demands(shard, demands, center=center)
     return _solved(shard, psi.shape[1], lambda columns: psi[:, columns], tol, panel, {"ask": "potentials"}, out, tell)
@@ -48,7 +48,7 @@ def _solved(
     out: Path | str | None,
     tell: Tell | None,
 ) -> Answer:
-    """Potentials of as many columns of demands, made when they are needed."""
+    """Compute potentials for a number of columns of demands, which are created when needed."""
     check_tolerance(tol, "auto", ("auto",))
     plan = plan_for(shard, columns, tol, panel)
     say(shard, tell, str(plan))
@@ -68,7 +68,7 @@ def resistances(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> Answer:
-    """Compute effective resistances between pairs of nodes, the same on all processes; infinite between components."""
+    """Compute effective resistances between pairs of nodes, the same on all processes; ``inf`` between components."""
     ends = torch.as_tensor(pairs, dtype=torch.long).reshape(-1, 2)
     wrong = ends[(ends < 0) | (ends >= shard.manifest.nodes)]
     if len(wrong):
@@ -76,7 +76,7 @@ def resistances(
     place, column = shard.places(ends.flatten())
     component = shard.root.new_zeros(len(ends) * 2)
     component[column] = 1 + shard.component_numbers[shard.components[place]].double()
-    component = shard.total(component).view(-1, 2)  # one process has it, the others none
+    component = shard.total(component).view(-1, 2)  # nonzero on one process only
     joined = component[:, 0] == component[:, 1]
     which, sign = column // 2, (1 - 2 * (column % 2)).double()
 
@@ -102,7 +102,7 @@ def resistive_embedding(
 ) -> Answer:
     """Compute ``dim`` coordinates of every node, whose squared distances are effective resistances on average.
 
-    As :func:`ohmformer.resistive_embedding`; the same for a seed however many processes there are.
+    As :func:`ohmformer.resistive_embedding`; for a given seed the same for any number of processes.
     """
     if dim < 1:
         raise ValueError(f"expected dim >= 1, got {dim}")

@@ -25,29 +25,29 @@ from ohmformer.solve.scaled import Extremes, RowBlocks, Scaled, empty_huge_pages
 
 @dataclass(frozen=True, eq=False)
 class Shard(Scaled):
-    """Some rows of ``N = D^-1/2 L D^-1/2``. Vectors have these rows; while they are multiplied, the halo's after them.
+    """Some rows of ``N = D^-1/2 L D^-1/2``. Vectors have these rows, followed by the halo's in matrix products.
 
-    ``laplacian`` is rows x (rows + halo); components are numbered from zero, those with nodes elsewhere first.
+    ``laplacian`` is rows x (rows + halo); components are numbered from zero, those with nodes in other parts first.
     """
 
     manifest: Manifest
     group: Group
     nodes: Int[Tensor, " rows"]
-    """The nodes' numbers in the graph."""
+    """The global numbers of the nodes."""
     halo: Int[Tensor, " halo"]
     interior: int
-    """Rows, the first ones, that have no neighbour elsewhere."""
+    """The number of leading rows without neighbours in other parts."""
     sends: tuple[tuple[int, Tensor], ...]
-    """Processes, and the rows that they get."""
+    """Processes, and the rows to send to them."""
     receives: tuple[tuple[int, slice], ...]
-    """Processes, and where what they send belongs."""
+    """Processes, and the places of the rows they send."""
     halo_root: Float[Tensor, "halo 1"]
     component_numbers: Int[Tensor, " components"]
-    """What the components are called on all processes."""
+    """The global numbers of the components."""
 
     @classmethod
     def load(cls, folder: Path | str) -> Shard:
-        """Load this process's part; a ValueError on all processes if any part is not as the manifest says."""
+        """Load this process's part; raise a ValueError on all processes if any part does not match the manifest."""
         group = current_group()
         manifest, arrays = group.agree(lambda: _read(Path(folder), group))
         on_device = {name: x.to(group.device) for name, x in arrays.items()}
@@ -81,19 +81,19 @@ class Shard(Scaled):
 
     @property
     def width(self) -> int:
-        """Rows that a vector has while it is multiplied, the halo's included."""
+        """Number of rows of a vector while it is multiplied, including the halo."""
         return len(self.nodes) + len(self.halo)
 
     def total(self, x: Tensor) -> Tensor:
-        """Sum over all rows of the graph what was summed over these rows."""
+        """Sum ``x`` over all processes."""
         return self.group.sum(x)
 
     def draw(self, seed: int) -> Float[Tensor, "rows 1"]:
-        """Draw a Gaussian number for every node, the same whatever part it is in."""
+        """Draw a Gaussian number for every node, independent of the partition."""
         return gaussian(self.nodes.cpu().numpy(), seed, 0, 4)[:, :1].to(self.root.device)
 
     def component_sums(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "components k"]:
-        """Sum x over every component that has nodes here, nodes of other parts included."""
+        """Sum x over every component that has nodes here, including its nodes in other parts."""
         if self.num_components == 1:
             return self.total(x.sum(0, keepdim=True)) if self.manifest.shared else x.sum(0, keepdim=True)
         sums = x.new_zeros(self.num_components, x.shape[1]).index_add_(0, self.components, x)
@@ -102,7 +102,7 @@ class Shard(Scaled):
         return sums
 
     def places(self, nodes: Int[Tensor, " some"]) -> tuple[Int[Tensor, " here"], Int[Tensor, " here"]]:
-        """Find which of some nodes are in this part; returns their rows here and their positions in ``nodes``."""
+        """Find which of some nodes are in this part; return their rows here and their positions in ``nodes``."""
         nodes, rows, which = nodes.to(self.nodes.device), [], []
         for first, own in ((0, self.nodes[: self.interior]), (self.interior, self.nodes[self.interior :])):
             at = torch.searchsorted(own, nodes).clamp(max=max(len(own) - 1, 0))
@@ -118,7 +118,7 @@ class Shard(Scaled):
 
     @kept
     def largest(self) -> float:
-        """An upper bound on the eigenvalues of L: ``deg(u) + deg(v)`` of the worst edge."""
+        """Upper bound on the eigenvalues of L: the maximum of ``deg(u) + deg(v)`` over edges."""
         degree = torch.cat([self.root, self.halo_root])[:, 0] ** -2.0
         start, column = self.laplacian.crow_indices(), self.laplacian.col_indices()
         most = 0.0
@@ -153,12 +153,12 @@ class Shard(Scaled):
     # ------------------------------------------------------------------------------------------------ products
 
     def begin_exchange(self, x: Float[Tensor, "width k"] | Int[Tensor, "width k"]) -> list[Any]:
-        """Start to send the rows of x that others need, and to receive the halo's rows."""
+        """Start sending the rows of x that other processes need, and receiving the halo's rows."""
         sends = [(q, x[rows]) for q, rows in self.sends]
         return self.group.begin(sends, [(q, x[rows]) for q, rows in self.receives])
 
     def with_halo(self, x: Float[Tensor, "rows k"]) -> Float[Tensor, "width k"]:
-        """Return ``x`` with the rows of the halo below it."""
+        """Return ``x`` followed by the rows of the halo."""
         wide = empty_huge_pages(self.width, x.shape[1], dtype=x.dtype, device=x.device)
         wide[: len(x)] = x
         self.group.finish(self.begin_exchange(wide))
@@ -167,7 +167,7 @@ class Shard(Scaled):
     def residual(
         self, psi: Float[Tensor, "rows k"], phi: Float[Tensor, "rows k"], *, in_c: bool | None = None
     ) -> Float[Tensor, "rows k"]:
-        """Compute ``psi - L phi``, interior rows while the halo is exchanged."""
+        """Compute ``psi - L phi``, with interior rows during the exchange of the halo."""
         in_c = native.active() is not None and self.group.device.type == "cpu"
         rows, k = psi.shape
         wide = empty_huge_pages(self.width, k, dtype=torch.float64, device=psi.device)
@@ -206,7 +206,7 @@ class Shard(Scaled):
 
 
 class HaloBlocks(RowBlocks):
-    """A part's rows of a sparse matrix in blocks: interior ones first, while the halo is exchanged, then the others."""
+    """A part's rows of a sparse matrix in blocks: interior ones during the exchange of the halo, then the others."""
 
     def __init__(self, shard: Shard, matrix: Tensor) -> None:
         self.matrix, self.shard = matrix, shard
@@ -214,7 +214,7 @@ class HaloBlocks(RowBlocks):
         self._others = RowBlocks(_rows(matrix, shard.interior, matrix.shape[0]))
 
     def __iter__(self) -> Iterator[tuple[slice, Callable[[Tensor], Tensor]]]:
-        """Pairs of rows and the function that gives those rows of the product; to be called in this order, with one x."""
+        """Iterate over pairs of a row range and the function for these rows; call them in order, with the same x."""
         exchange = _Exchange(self.shard)
         first = self.shard.interior
         for rows, product in self._interior if first else ():
@@ -223,7 +223,7 @@ class HaloBlocks(RowBlocks):
             yield slice(first + rows.start, first + rows.stop), partial(exchange.once_done, product)
 
     def spans(self, x: Tensor) -> Iterator[tuple[int, int]]:
-        """Yield ranges of rows: interior ones while the halo of x is exchanged, then the others."""
+        """Yield ranges of rows: interior ones during the exchange of the halo of x, then the others."""
         begun = self.shard.begin_exchange(x)
         yield 0, self.shard.interior
         self.shard.group.finish(begun)
@@ -231,7 +231,7 @@ class HaloBlocks(RowBlocks):
 
 
 class _Exchange:
-    """One exchange, begun by the first product that is asked for, and done before the first that needs it."""
+    """One exchange, started by the first product and finished before the first product that needs it."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard, self._begun, self._done = shard, None, False
@@ -249,7 +249,7 @@ class _Exchange:
 
 
 def _rows(matrix: Tensor, first: int, last: int) -> Tensor:
-    """Some rows of a matrix in CSR, without a copy of its entries."""
+    """Return some rows of a CSR matrix, without copying its entries."""
     start = matrix.crow_indices()
     low, high = int(start[first]), int(start[last])
     part = matrix.col_indices()[low:high], matrix.values()[low:high]
@@ -257,7 +257,7 @@ def _rows(matrix: Tensor, first: int, last: int) -> Tensor:
 
 
 def _read(folder: Path, group: Group) -> tuple[Manifest, dict[str, Tensor]]:
-    """The manifest, and the arrays of this process's part, checked."""
+    """Read and check the manifest and the arrays of this process's part."""
     manifest = Manifest.read(folder)
     if len(manifest.files) != group.size:
         raise ValueError(

@@ -1,8 +1,8 @@
 """Cut a graph that need not fit into memory into parts, one file for each process that will hold it.
 
-The edges are read three or four times: to count (degrees, components), to find a partition, and to hand every edge to the
-parts of its ends. Then one part at a time is made of what it was handed. All that is ever in memory is some numbers for
-every node, a chunk of edges, and one part. Whatever is finished is found again by the same call, which goes on from there.
+The edges are read three or four times: to count (degrees, components), to compute a partition, and to assign every edge to
+the parts of its ends. The parts are then built one at a time. Memory holds only some numbers per node, a chunk of edges, and
+one part. Finished steps are kept, and the same call resumes after them.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ MANIFEST = "manifest.json"
 PARTS = 2**15 - 1
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is done and the edges or parts that are done."""
+"""Callback with the current step, the number of edges or parts done, and the total if known."""
 
 
 @dataclass(frozen=True)
 class PartFile:
-    """One part as the manifest lists it."""
+    """One part as listed in the manifest."""
 
     name: str
     sha256: str
     rows: int
     halo: int
     entries: int
-    """Of the Laplacian, diagonal included."""
+    """Entries of the Laplacian, diagonal included."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of shards holds."""
+    """The description of a folder of shards."""
 
     graph: str
-    """The SHA-256 of all edges and of the partition; every part repeats it."""
+    """The SHA-256 of all edges and of the partition, repeated in every part."""
     nodes: int
     edges: int
-    """As listed, without loops."""
+    """Listed edges without loops."""
     loops: int
-    """Edges from a node to itself, which were left out."""
+    """Edges from a node to itself, which are ignored."""
     both: int
-    """Pairs of nodes listed in both directions: parallel edges, or one edge each if the list was symmetrised."""
+    """Node pairs listed in both directions: parallel edges, or one edge each if the list was symmetrized."""
     components: int
     shared: int
     """Components with nodes in more than one part, numbered first."""
     partition: str
     cut: int
-    """Edges between parts."""
+    """Number of edges between parts."""
     files: list[PartFile]
 
     def write(self, folder: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the manifest atomically."""
         with whole_file(folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1))
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read it; a ValueError says what there is instead."""
+        """Read a manifest; raise a ValueError that says what is wrong with the folder."""
         path = folder / MANIFEST
         if not path.is_file():
             more = ", sharding was not finished" if _unfinished(folder).is_dir() else ""
@@ -97,11 +97,11 @@ def shard(
     symmetrize: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write ``parts`` parts of a graph and their manifest into the folder ``out``; interrupted, the same call goes on.
+    """Write ``parts`` parts of a graph and their manifest to the folder ``out``; after an interruption the call resumes.
 
-    Parallel edges are added up, loops left out. ``nodes`` is one more than the largest number unless given. ``partition`` is
-    ``"metis"``, ``"stream"``, ``"ranges"``, or ``"auto"``: METIS where it is installed and the graph fits into memory, else
-    whichever of the others cuts fewer edges. ``symmetrize`` makes one edge of (u, v) and (v, u), which must agree.
+    Parallel edges are summed, loops ignored. ``nodes`` is one more than the largest node number by default. ``partition`` is
+    ``"metis"``, ``"stream"``, ``"ranges"``, or ``"auto"``: METIS if it is installed and the graph fits in memory, else the
+    one of the others that cuts fewer edges. ``symmetrize`` merges (u, v) and (v, u) into one edge; their weights must agree.
     """
     if not 1 <= parts <= PARTS:
         raise ValueError(f"expected 1 to {PARTS} parts, got {parts}")
@@ -150,13 +150,13 @@ def _unfinished(out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Counted:
-    """What one pass over the edges tells."""
+    """The results of one pass over the edges."""
 
     edges: int
     loops: int
     digest: str
     degree: Int[np.ndarray, " nodes"]
-    """Ends of edges at every node, loops left out."""
+    """Number of edge ends at every node, without loops."""
     root: Int[np.ndarray, " nodes"]
     """The smallest node of every node's component."""
 
@@ -167,12 +167,12 @@ class Counted:
 
     @property
     def listed(self) -> int:
-        """How many edges the list has, loops included."""
+        """The number of listed edges, loops included."""
         return self.edges + self.loops
 
 
 def _told(edges: EdgeStream, what: str, of: int | None, tell: Progress) -> Iterator[Chunk]:
-    """The chunks of a list of edges; ``tell`` hears how many edges have been read."""
+    """Yield the chunks of a list of edges; ``tell`` receives the number of edges read."""
     done = 0
     for chunk in edges:
         yield chunk
@@ -215,7 +215,7 @@ def _counted(edges: EdgeStream, nodes: int | None, work: Path, tell: Progress) -
 
 
 def _join(parent: Int[np.ndarray, " nodes"], tail: np.ndarray, head: np.ndarray) -> None:
-    """Put the ends of edges into one component each: ``parent`` leads from every node to the smallest of its component."""
+    """Join the components of the ends of edges; ``parent`` leads from every node to the smallest of its component."""
     a, b = _find(parent, tail), _find(parent, head)
     apart = a != b
     if apart.any():
@@ -229,7 +229,7 @@ def _join(parent: Int[np.ndarray, " nodes"], tail: np.ndarray, head: np.ndarray)
 
 
 def _find(parent: Int[np.ndarray, " nodes"], nodes: np.ndarray) -> np.ndarray:
-    """Where ``parent`` leads to in the end; the way there is made shorter."""
+    """Return the roots of nodes in ``parent``, and shorten the paths to them."""
     found = parent[nodes]
     while True:
         further = parent[found]
@@ -241,14 +241,14 @@ def _find(parent: Int[np.ndarray, " nodes"], nodes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where every node is, and what is known of components then."""
+    """The part of every node, and the numbering of components."""
 
     graph: str
     rule: str
     cut: int
     owner: Int[np.ndarray, " nodes"]
     component: Int[np.ndarray, " nodes"]
-    """Numbers of the components with nodes in several parts, then of the others from :attr:`shared` on."""
+    """Component numbers: first the components with nodes in several parts, then the others from :attr:`shared` on."""
     components: int
     shared: int
 
@@ -266,7 +266,7 @@ def _placed(edges: EdgeStream, counted: Counted, parts: int, rule: str, work: Pa
     np.minimum.at(first, counted.root, owner)
     np.maximum.at(last, counted.root, owner)
     roots = np.flatnonzero(last >= 0)
-    roots = roots[np.argsort(first[roots] == last[roots], kind="stable")]  # those of several parts before the others
+    roots = roots[np.argsort(first[roots] == last[roots], kind="stable")]  # components in several parts first
     number = np.empty(counted.nodes, dtype=np.int64)
     number[roots] = np.arange(len(roots))
     graph = hashlib.sha256(f"{counted.digest} {parts}".encode() + owner.tobytes()).hexdigest()
@@ -278,7 +278,7 @@ def _placed(edges: EdgeStream, counted: Counted, parts: int, rule: str, work: Pa
 
 
 def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str, tell: Progress) -> tuple[np.ndarray, str, int]:
-    """The part of every node, by which rule, and how many edges it cuts."""
+    """Return the part of every node, the rule, and the number of cut edges."""
     if rule == "auto" and counted.edges <= rules.METIS_EDGES and parts > 1 and rules.have_metis():
         rule = "metis"
     made = {
@@ -297,13 +297,13 @@ def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str, tell:
 
 
 def _hand_out(edges: EdgeStream, listed: int, placed: Placed, parts: int, work: Path, tell: Progress) -> None:
-    """Append both entries of every edge to the files of the parts that have the rows; after every chunk note how far."""
+    """Append both entries of every edge to the files of the parts that have the rows; record progress after every chunk."""
     note, kind = work / "handed_out.json", entry_type(len(placed.owner), edges.kind is not None)
     done = json.loads(note.read_text()) if note.is_file() else {"chunks": 0, "bytes": [0] * parts}
     paths = [_handed(work, p) for p in range(parts)]
     for path, size in zip(paths, done["bytes"], strict=True):
         with path.open("ab") as file:
-            file.truncate(size)  # what was written after the last note
+            file.truncate(size)  # drop what was written after the last record
     for i, chunk in enumerate(_told(edges, "handing out edges", listed, tell)):
         if i < done["chunks"]:
             continue
@@ -327,7 +327,7 @@ def _handed(work: Path, p: int) -> Path:
 
 
 def _part(p: int, parts: int, edges: EdgeStream, placed: Placed, out: Path, symmetrize: bool) -> tuple[PartFile, int]:
-    """Make the file of a part, unless it is there; and at how many entries an edge is listed in both directions."""
+    """Build a part's file unless it exists; also count the entries whose edge is listed in both directions."""
     name, note, handed = f"part-{p:05d}.safetensors", _unfinished(out) / f"part-{p:05d}.json", _handed(_unfinished(out), p)
     if note.is_file():
         kept = json.loads(note.read_text())
@@ -336,7 +336,7 @@ def _part(p: int, parts: int, edges: EdgeStream, placed: Placed, out: Path, symm
     arrays, both = part_arrays(p, parts, entries, placed.owner, symmetrize)
     arrays["component"] = placed.component[arrays["nodes"]]
     with whole_file(out / name) as temporary:
-        save_file(arrays, temporary, metadata={"part": f"{p} of {placed.graph}"})  # one entry: their order is random
+        save_file(arrays, temporary, metadata={"part": f"{p} of {placed.graph}"})  # a single entry, as their order is random
     made = PartFile(name, file_digest(out / name), len(arrays["nodes"]), len(arrays["halo"]), len(arrays["column"]))
     with whole_file(note) as temporary:
         temporary.write_text(json.dumps({"file": asdict(made), "both": both}))

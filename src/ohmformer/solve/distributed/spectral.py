@@ -20,7 +20,7 @@ from ohmformer.solve.distributed.noise import node_noise
 from ohmformer.solve.distributed.shard import Shard
 
 DEGREE = 40
-"""Products with L between two orthogonalisations of subspace iteration."""
+"""Products with L between two orthogonalizations of subspace iteration."""
 STEPS = 200
 
 
@@ -35,9 +35,9 @@ def spectral_filter(
     tell: Tell | None = None,
     name: str = "filter",
 ) -> Answer:
-    """Apply ``f(L)`` to signals for any smooth f, one term of its Chebyshev series on ``[0, lmax]`` a layer.
+    """Apply ``f(L)`` to signals for any smooth f, with one term of its Chebyshev series on ``[0, lmax]`` per layer.
 
-    As :func:`ohmformer.spectral_filter` with ``null=True``. With ``out``, ``name`` tells one f from another.
+    As :func:`ohmformer.spectral_filter` with ``null=True``. With ``out``, ``name`` identifies f.
     """
     x = signals.to(shard.group.device, torch.float64)
     return _filtered(shard, f, x.shape[1], lambda some: x[:, some], tol, panel, {"ask": name}, out, tell)
@@ -109,8 +109,8 @@ def heat_embedding(
 ) -> Answer:
     """Compute ``dim`` coordinates of every node, whose inner products are entries of ``exp(-s L)`` on average.
 
-    They are those of ``exp(-s L / 2) Q / sqrt(dim)``, Q Gaussian; an entry is off by up to about ``sqrt(2 / dim)`` of the
-    geometric mean of the two diagonal ones. The same for a seed however many processes there are.
+    They are the rows of ``exp(-s L / 2) Q / sqrt(dim)``, Q Gaussian; an entry is off by up to about ``sqrt(2 / dim)`` of the
+    geometric mean of the two diagonal ones. For a given seed the same for any number of processes.
     """
     _check_time(s)
     if dim < 1:
@@ -140,11 +140,12 @@ def eigenvectors(
     out: Path | str | None = None,
     tell: Tell | None = None,
 ) -> EigenAnswer:
-    """Compute the ``k`` smallest nonzero eigenvectors and their eigenvalues, as :func:`ohmformer.eigenvectors`.
+    """Compute eigenvectors of the ``k`` smallest nonzero eigenvalues, as :func:`ohmformer.eigenvectors`.
 
-    By subspace iteration (Corollary 7) with a few more columns than are asked for: polynomials of ``mu I - L``, those of
-    Chebyshev that are small on the eigenvalues above the subspace, and orthogonalisation by the Gram matrix of all columns,
-    which is summed over all processes. ``residual`` is ``|L v - lambda v| / lmax`` of the worst.
+
+    By subspace iteration (Corollary 7) with a few additional columns: Chebyshev polynomials of ``mu I - L`` that are small
+    on the eigenvalues above the subspace, and orthogonalization by the Gram matrix of all columns, which is summed over all
+    processes. ``residual`` is ``|L v - lambda v| / lmax`` of the worst.
     """
     check_tolerance(tol, "auto", ("auto",))
     if k < 1:
@@ -176,7 +177,7 @@ def eigenvectors(
 
 
 def _damped(shard: Shard, x: Float[Tensor, "rows k"], low: float, high: float) -> Float[Tensor, "rows k"]:
-    """Chebyshev's polynomial of L that is small on ``[low, high]``, applied to x, one product a step."""
+    """Apply a Chebyshev polynomial of L that is small on ``[low, high]`` to x, with one product per step."""
     middle, half = (high + low) / 2, (high - low) / 2
     before, now = x, (shard.times_laplacian(x) - middle * x) / half
     for step in range(1, DEGREE):
@@ -188,7 +189,7 @@ def _damped(shard: Shard, x: Float[Tensor, "rows k"], low: float, high: float) -
 
 
 def _orthonormal(shard: Shard, x: Float[Tensor, "rows k"]) -> Float[Tensor, "rows k"]:
-    """An orthonormal basis of the columns, by the eigenvectors of their Gram matrix; three times, as rounding asks for."""
+    """Return an orthonormal basis of the columns by eigenvectors of their Gram matrix; three times because of rounding."""
     for _ in range(3):
         x = x / shard.norms(x).clamp(min=1e-300)
         values, vectors = torch.linalg.eigh(shard.total(x.mT @ x))

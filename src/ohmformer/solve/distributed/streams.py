@@ -19,9 +19,9 @@ from ohmformer.graph.files import DELIMITERS
 from ohmformer.graph.text_table import find_separator, read_rows, separator
 
 CHUNK = 2**22
-"""Edges that are in memory together."""
+"""Maximum number of edges in memory."""
 SAMPLE = 100
-"""Lines of a text file by which its columns are found."""
+"""Lines of a text file used to detect its columns."""
 MOST_NODES = 2**40
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray | None]
@@ -30,7 +30,7 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some edges."""
+    """A chunk of edges."""
 
     tail: Int[np.ndarray, " edges"]
     head: Int[np.ndarray, " edges"]
@@ -40,17 +40,17 @@ class Chunk:
 
 @dataclass(frozen=True)
 class EdgeStream:
-    """A list of edges, read again from its start by every loop over it. Nodes are whole numbers from zero."""
+    """A list of edges that every loop reads from the start. Nodes are integers from zero."""
 
     name: str
-    """What it is called in errors."""
+    """The name used in error messages."""
     read: Callable[[], Iterator[Columns]]
     size: int
-    """Bytes of the file, or number of edges: a cheap test of whether it is still the same."""
+    """Bytes of the file, or number of edges: a cheap check that it is unchanged."""
     kind: str | None = None
     """``"resistance"`` or ``"conductance"`` if there are weights."""
     about: int | None = None
-    """About how many edges there are, where that is known before they are read."""
+    """Approximate number of edges, if known before reading."""
 
     def __iter__(self) -> Iterator[Chunk]:
         for tail, head, weight in self.read():
@@ -79,7 +79,7 @@ class EdgeStream:
 
 
 def edge_arrays(tail: Any, head: Any, *, resistance: Any = None, conductance: Any = None) -> EdgeStream:
-    """Make a stream of edges in memory, or in memory-mapped arrays."""
+    """Make a stream of edges from arrays in memory or memory-mapped arrays."""
     if resistance is not None and conductance is not None:
         raise ValueError("expected resistance= or conductance=, got both")
     kind, weight = ("resistance", resistance) if conductance is None else ("conductance", conductance)
@@ -106,8 +106,8 @@ def edge_file(
 ) -> EdgeStream:
     """Stream edges of a .npz, .csv, .tsv, .txt or .parquet file, whose columns are named as for ``ohmformer solve``.
 
-    Text may be packed by gzip (.csv.gz). A .npz holds ``edge_index`` of two rows, or two arrays of nodes, and weights by
-    their name. Weights are never guessed: where there is another column and nothing is said about it, ``unit`` must be.
+    Text may be compressed by gzip (.csv.gz). A .npz holds ``edge_index`` with two rows, or two arrays of nodes, and weights
+    by name. Weights are never guessed: if there is another column that no option mentions, ``unit`` is required.
     """
     if sum((resistance is not None, conductance is not None, unit)) > 1:
         raise ValueError("expected only one of --resistance, --conductance and --unit, got more")
@@ -133,7 +133,7 @@ def edge_file(
 def _columns(
     names: list[str], name: str, source: str | None, target: str | None, weight: str | None, unit: bool
 ) -> list[str | None]:
-    """Which of some named columns hold tails, heads and weights."""
+    """Return the names of the columns of tails, heads and weights."""
     rows = read_rows([",".join(f'"{x}"' for x in names), ",".join("0" for _ in names)], name, ",")
     found = find_columns(rows, name, weight, source, target, True)
     picked = [names[found.u], names[found.v], None if found.weight is None else names[found.weight]]
@@ -191,13 +191,13 @@ def _shape(path: Path, name: str, row: int) -> tuple[int, ...]:
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether in Fortran's order, and type of an array in a .npy file."""
+    """Return shape, Fortran order and dtype of an array in a .npy file."""
     version = np.lib.format.read_magic(file)
     return (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
 
 
 def _member(path: Path, name: str, row: int) -> Iterator[np.ndarray]:
-    """An array of one row, or a row of an array of several, out of an archive, chunk by chunk."""
+    """Yield a one-row array, or one row of a two-row array, from an archive, chunk by chunk."""
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         shape, fortran, dtype = _header(file)
         if dtype.hasobject or fortran or len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != 2):
@@ -277,7 +277,7 @@ def _text(
 
 
 def _numbers(batch: Any, picked: list[str | None], name: str) -> Columns:
-    """The columns of a batch of rows as arrays."""
+    """Return the columns of a record batch as arrays."""
     arrays = [None if x is None else batch.column(x) for x in picked]
     for column, x in zip(picked, arrays, strict=True):
         if x is not None and x.null_count:

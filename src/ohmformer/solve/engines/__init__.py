@@ -18,13 +18,13 @@ ENGINES: dict[str, Engine] = {
     "direct": DirectEngine(),
     "LDL^T": SignedEngine(),
 }
-"""What a plan names."""
+"""The engines that plans refer to."""
 TRANSFORMERS: dict[str, Engine] = {
     "gradient-descent": LemmaEngine("gradient-descent", GradientDescent),
     "squaring": LemmaEngine("squaring", Squaring),
     "chebyshev": LemmaEngine("chebyshev", Chebyshev),
     "cubing": LemmaEngine("cubing", ChebyshevCubing),
 }
-"""The constructions as Transformers: Lemmas 1 and 4, and those that have engines of their own, for a trace."""
+"""The constructions as Transformers: Lemmas 1 and 4, and for traces those that also have engines."""
 
 __all__ = ["ENGINES", "TRANSFORMERS", "Engine", "Part", "Problem"]

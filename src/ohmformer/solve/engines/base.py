@@ -18,39 +18,39 @@ from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import measure
 
 DENSE = 8000
-"""Nodes of a graph beyond which no engine makes an n x n matrix: half a gigabyte in float64."""
+"""Maximum number of nodes of a graph for which engines build n x n matrices: half a gigabyte in float64."""
 
 Progress = Callable[[int, float], bool | None]
-"""Called with (layers, residual) as a solve goes on; returning True stops it."""
+"""Callback with (layers, residual) during a solve; returning True stops it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some graphs of a batch, and how they are to be solved."""
+    """Some graphs of a batch, and how to solve them."""
 
     which: Int[Tensor, " graphs"] | None
-    """Their numbers in the batch; None for all of it."""
+    """Their numbers in the batch; None for the whole batch."""
     engine: str
     native: bool
-    """Whether the C implementation runs, instead of torch's."""
+    """Whether the C implementation runs instead of torch's."""
     dtype: torch.dtype
-    """Of the layers; residuals are always taken in float64."""
+    """The dtype of the layers; residuals are always computed in float64."""
     panel: int
-    """Demands that go through the layers together."""
+    """Number of demands that are solved for together."""
     reason: str
     predicted: float = math.nan
-    """Seconds that it takes by :mod:`~ohmformer.solve.costs` with the factor that is kept, if one is, on one thread."""
+    """Predicted seconds on one thread (:mod:`~ohmformer.solve.costs`), with the kept factor if there is one."""
     took: float | None = None
-    """Seconds that it took, in an answer's plan."""
+    """Measured seconds, in an answer's plan."""
     floor: float = 0.0
-    """A smallest eigenvalue of the scaled Laplacian below which engine conjugate ends, as another one is faster."""
+    """Engine conjugate ends if the smallest eigenvalue of the scaled Laplacian is below this, as another is faster."""
     trial: int = 0
-    """Steps after which it ends as well unless the smallest eigenvalue is known, or is four times as large."""
+    """Steps after which it also ends, unless the smallest eigenvalue is known or at least four times ``floor``."""
     selected: Graph | None = field(default=None, repr=False)
-    """Those graphs as a batch of their own, where the plan has looked at them."""
+    """These graphs as a batch, if the plan has selected them."""
 
     def of(self, graph: Graph) -> Graph:
-        """Return the graphs of this part as a batch of their own."""
+        """Return the graphs of this part as a batch."""
         if self.which is None:
             return graph
         return some_graphs(graph, self.which) if self.selected is None else self.selected
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """``L phi = psi`` on the graphs of a part, to a tolerance."""
+    """A system ``L phi = psi`` on the graphs of a part, with a tolerance."""
 
     graph: Graph
     demands: Float[Tensor, "nodes k"]
@@ -70,30 +70,30 @@ class Problem:
 
 
 class Engine(Protocol):
-    """A way to solve for potentials."""
+    """A method to solve for potentials."""
 
     def supports(self, problem: Problem) -> str | None:
-        """Return None if the engine can solve the problem, else one sentence that says what it expects."""
+        """Return None if the engine can solve the problem, else a sentence that says what it expects."""
         ...
 
     def run(self, problem: Problem) -> Answer:
-        """Solve for potentials, with a certificate; the residual may miss the tolerance."""
+        """Solve for potentials, with a certificate; the residual may exceed the tolerance."""
         ...
 
 
 class Watch:
-    """Reports on a solve to ``progress``, and remembers whether it is to stop: as ``progress`` said so, or by Ctrl-C."""
+    """Reports on a solve to ``progress``, and records whether to stop it, because of ``progress`` or Ctrl-C."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
         self.layers = 0
         """Layers of finished rounds."""
         self.residual = 1.0
-        """The worst residual that has been measured."""
+        """The worst measured residual."""
         self.stopped = False
 
     def __call__(self, layers: int) -> bool:
-        """Report ``layers`` more than are finished; True if the work is to stop."""
+        """Report ``layers`` in addition to finished rounds; return True if the solve is to stop."""
         if self._progress and self._progress(self.layers + layers, self.residual):
             self.stopped = True
         return self.stopped
@@ -104,7 +104,7 @@ def residual(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "no
     if psi.dtype == torch.float64 and graph.device.type == "cpu" and native.active() is not None:
         return measure(graph, phi, psi).uncentred
     left = psi.clone()
-    for out, x in zip(left.split(16, dim=1), phi.split(16, dim=1), strict=True):  # never as wide as edges x demands
+    for out, x in zip(left.split(16, dim=1), phi.split(16, dim=1), strict=True):  # avoids an edges x demands array
         out -= circuit.divergence(graph, circuit.flow(graph, x)).detach()
     return left
 
@@ -112,7 +112,7 @@ def residual(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "no
 def relative_residual(
     graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"], left: Float[Tensor, "nodes k"] | None = None
 ) -> float:
-    """Compute ``|psi - L phi| / |psi|`` of the worst demand and graph; ``left`` is ``psi - L phi`` where it is known."""
+    """Compute ``|psi - L phi| / |psi|`` of the worst demand and graph; ``left`` is ``psi - L phi`` if known."""
     left = residual(graph, phi, psi) if left is None else left
     if not left.numel():
         return 0.0

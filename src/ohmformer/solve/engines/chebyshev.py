@@ -1,9 +1,8 @@
 """Engine ``chebyshev``: Chebyshev layers on graphs of any size, one CSR product a layer, no n x n array anywhere.
 
-The layers are those of :class:`~ohmformer.constructions.Chebyshev` on ``N = D^-1/2 L D^-1/2``. What differs from the
-Transformer's forward pass is bookkeeping: demands are taken in panels that fit the cache, and the layers run in float32 (in
-C: along directions of eight bits, :mod:`~ohmformer.solve.engines.chebyshev_native`) while residuals are taken in float64,
-round by round.
+The layers are those of :class:`~ohmformer.constructions.Chebyshev` on ``N = D^-1/2 L D^-1/2``. Unlike in the Transformer's
+forward pass, demands are processed in panels that fit the cache, and the layers run in float32 (in C: with 8-bit directions,
+:mod:`~ohmformer.solve.engines.chebyshev_native`) while residuals are computed in float64, round by round.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from ohmformer.solve.scaled import RowBlocks, Scaled, empty_huge_pages, in_block
 
 
 class ChebyshevEngine:
-    """Chebyshev's semi-iteration on the scaled Laplacian in CSR, for any graph whose depth is bearable."""
+    """Chebyshev's semi-iteration on the scaled Laplacian in CSR, for any graph that needs few enough layers."""
 
     def supports(self, problem: Problem) -> str | None:
-        """Every graph; the plan says whether the depth is reasonable."""
+        """Support every graph; the plan decides whether the depth is reasonable."""
         return None
 
     def run(self, problem: Problem) -> Answer:
-        """Run as many layers as the spectrum, estimated by Lanczos, asks for; the residual is measured."""
+        """Run as many layers as the spectrum estimated by Lanczos requires, and measure the residual."""
         graph, psi = problem.graph, problem.demands
         scaled, found = prepared(graph)
         watch = Watch(problem.progress)
@@ -53,32 +52,32 @@ class ChebyshevEngine:
 
 
 def energy_of_residual(norm: Tensor, energy: Tensor, spectrum: Spectrum) -> Tensor:
-    """Bound the energy norm of ``L^+ r`` from above, rounding included, by ``|D^-1/2 r|`` and the potentials' energy."""
+    """Bound the energy norm of ``L^+ r``, rounding included, given ``|D^-1/2 r|`` and the energy of the potentials."""
     return norm / math.sqrt(spectrum.lmin) + 4 * EPS / spectrum.lmin * energy.sqrt()
 
 
 def reduction(spectrum: Spectrum) -> float:
-    """Compute by how much one round in float32 reduces a residual: rounding leaves about ``eps kappa / 4`` of it."""
+    """Compute the factor by which a float32 round reduces a residual, limited by rounding to about ``eps kappa / 4``."""
     return min(max(torch.finfo(torch.float32).eps * spectrum.condition / 4, 1e-7), 0.1)
 
 
 def rounds_for(gain: float, spectrum: Spectrum) -> int:
-    """Count the rounds that reduce a residual by ``gain``."""
+    """Count the rounds that reduce a residual by a factor ``gain``."""
     return max(1, math.ceil(math.log(gain) / math.log(reduction(spectrum)) - 1e-9))
 
 
 def layers_of_a_round(tol: float, spectrum: Spectrum) -> int:
-    """Count the layers of one of the rounds that together reduce every residual by ``tol``."""
+    """Count the layers of one of the rounds that together reduce every residual by a factor ``tol``."""
     return Chebyshev(spectrum).layers_for(tol ** (1 / rounds_for(tol, spectrum)) / spectrum.lmin)
 
 
 def layers_for(tol: float, spectrum: Spectrum) -> int:
-    """Count the layers that reduce every residual by ``tol``, all rounds together."""
+    """Count the layers of all rounds that reduce every residual by a factor ``tol``."""
     return rounds_for(tol, spectrum) * layers_of_a_round(tol, spectrum)
 
 
 class Rounds:
-    """One solve, panel by panel and round by round: what it has found so far, and how good that is."""
+    """One solve, panel by panel and round by round: the potentials so far and their accuracy."""
 
     def __init__(
         self, demands: Float[Tensor, "nodes k"], tol: float, part: Part, scaled: Scaled, spectrum: Spectrum, watch: Watch
@@ -86,9 +85,9 @@ class Rounds:
         self.demands, self.tol, self.part = demands.double().contiguous(), tol, part
         self.scaled, self.spectrum, self.watch = scaled, spectrum, watch
         self.norm, self.scaled_residual = scaled.both_norms(self.demands)
-        """Of demands, and of residuals ``|D^-1/2 r|``."""
+        """Norms of the demands, and ``|D^-1/2 r|`` of the residuals."""
         self.residual, self.energy = (self.norm > 0).double(), torch.zeros_like(self.norm)
-        """Of every demand ``|r|`` relative to it, and of its potentials ``|phi|_L^2``."""
+        """For every demand the relative residual ``|r| / |psi|``, and the energy ``|phi|_L^2`` of its potentials."""
         self.potentials = empty_huge_pages(*self.demands.shape, dtype=torch.float64, device=self.demands.device, zero=True)
         self.deepest = 0
         self._use(spectrum)
@@ -98,7 +97,7 @@ class Rounds:
         self.step = self.scaled.step(self.construction.gamma, torch.float32)
 
     def run(self) -> None:
-        """Solve for all panels of demands; Ctrl-C ends it with what has been found."""
+        """Solve for all panels of demands; Ctrl-C keeps the potentials so far."""
         nodes, columns = self.scaled.width, self.demands.shape[1]
         widest = min(self.part.panel, columns)
         padded = chebyshev_native.padded(widest) if self.part.native else widest
@@ -118,7 +117,7 @@ class Rounds:
         left, worst, layers = psi, float(self.residual[part].max()), 0
         while worst > self.tol and not self.watch.stopped:
             goal = min(0.9 * (self.tol / worst) ** (1 / rounds_for(self.tol / worst, self.spectrum)), 0.1)
-            depth = self.construction.layers_for(goal / self.spectrum.lmin)  # few layers may leave more than there was
+            depth = self.construction.layers_for(goal / self.spectrum.lmin)  # few layers may increase the residual
             size = self.scaled_residual[part].clamp(min=1e-290).log2().round().exp2()
             found, done = self._one_round(left, size, state, depth)
             _add(phi, found, size, self.scaled.root)
@@ -138,16 +137,16 @@ class Rounds:
             if not self.watch.stopped:
                 self.watch(0)
             if worst > 0.9 * before or (worst > 0.5 * before and self.spectrum.lmin < 1e-13):
-                break  # float64 gives no more
-            if worst > 4 * goal * before and not self.watch.stopped:  # the smallest eigenvalue was estimated too high
+                break  # limit of float64
+            if worst > 4 * goal * before and not self.watch.stopped:  # the smallest eigenvalue was overestimated
                 self._use(Spectrum(self.spectrum.lmin / 2, self.spectrum.lmax))
 
     def _one_round(
         self, left: Float[Tensor, "nodes k"], size: Float[Tensor, " k"], state: Float[Tensor, "3 width columns"], layers: int
     ) -> tuple[Float[Tensor, "nodes k"], int]:
-        """Solve in float32 for the residual ``left``; returns the scaled solution and the layers done.
+        """Solve in float32 for the residual ``left``; return the scaled solution and the number of layers.
 
-        Columns are divided by their sizes, powers of two that bring their scaled norms to about one.
+        Columns are divided by their sizes, powers of two that make their scaled norms about one.
         """
         root = self.scaled.root
         demand, beyond = state[0, : len(left)].tensor_split([left.shape[1]], dim=1)
@@ -165,9 +164,9 @@ def chebyshev_round(
 ) -> tuple[Float[Tensor, "nodes k"], int]:
     """Run ``layers`` layers of Chebyshev's construction from zero, given ``step = I - gamma N``, or fewer if stopped.
 
-    ``state[0]`` is the demand; all of the state is overwritten, and the answer is a part of it. A layer is a step of
-    gradient descent, and an interpolation that runs past it:
-    ``x_before <- (1 - omega) x_before + omega (x + gamma (demand - N x))``, after which the two change places.
+    ``state[0]`` is the demand; the whole state is overwritten, and the answer is a view of it. A layer is a step of gradient
+    descent with over-relaxation: ``x_before <- (1 - omega) x_before + omega (x + gamma (demand - N x))``, after which the
+    two are swapped.
     """
     push, x, before = state
     push.mul_(construction.gamma)
@@ -188,7 +187,7 @@ def chebyshev_round(
 
 
 def _energies(psi: Tensor, phi: Tensor, left: Tensor, scaled: Scaled) -> Float[Tensor, " k"]:
-    """``phi^T L phi = phi^T (psi - left)`` of every column."""
+    """Compute ``phi^T L phi = phi^T (psi - left)`` of every column."""
     energy = psi.new_zeros(psi.shape[1])
     for rows in in_blocks(len(psi)):
         energy += (phi[rows] * (psi[rows] - left[rows])).sum(0)
@@ -196,6 +195,6 @@ def _energies(psi: Tensor, phi: Tensor, left: Tensor, scaled: Scaled) -> Float[T
 
 
 def _add(phi: Float[Tensor, "n k"], x: Float[Tensor, "n k"], size: Float[Tensor, " k"], root: Float[Tensor, "n 1"]) -> None:
-    """``phi + D^-1/2 x`` in phi's place, the columns of x times their sizes."""
+    """Add ``D^-1/2 x`` to ``phi`` in place, with the columns of x times their sizes."""
     for rows in in_blocks(len(phi)):
         phi[rows].addcmul_(x[rows].double().mul_(size), root[rows])

@@ -1,11 +1,11 @@
 """The layers of engine ``chebyshev`` in C: directions in eight bits, residuals in float64.
 
-Chebyshev's construction moves the potentials by a direction a layer, ``d_{l+1} = (omega - 1) d_l + omega r_l`` with
-``r = gamma (psi - N x)``. Most of a layer's time goes into fetching rows of what N is multiplied with, so the directions are
-rounded to bytes: with 64 demands a row is one line of the cache, and its scale is hidden in it. The same rounded numbers
-are added to ``x`` and taken through N off ``r``; the equation for ``r`` holds whatever the directions are, so rounding them
-bends the path and not the answer. A row is off by at most 5 % of its norm (56 numbers by half a level, the eight that carry
-the scale by one, the largest number being at least 100 levels), and the next round solves for what that spoils.
+Chebyshev's construction updates the potentials by one direction per layer, ``d_{l+1} = (omega - 1) d_l + omega r_l`` with
+``r = gamma (psi - N x)``. Most of a layer's time is spent fetching rows of the vectors that N multiplies, so directions are
+rounded to bytes: with 64 demands a row is one cache line, which also encodes its scale. The same rounded numbers are added
+to ``x`` and, multiplied by N, subtracted from ``r``; the equation for ``r`` holds for any directions, so rounding them
+affects the convergence but not the solution. A row is off by at most 5 % of its norm (56 numbers by half a level, the eight
+that encode the scale by one, the largest number being at least 100 levels), and the next round corrects this.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ohmformer.solve.scaled import RowBlocks
 
 LIMITS = native.KERNELS["ohm_direction"].limits
 WIDTHS = LIMITS["demands"] // 2, LIMITS["demands"]
-"""Numbers of demands that the layers are written for."""
+"""Numbers of demands supported by the kernels."""
 
 
 def padded(demands: int) -> int:
-    """Return how many columns the layers run with for so many demands; the additional ones are zero."""
+    """Return how many columns the layers use for ``demands`` demands; the additional ones are zero."""
     return next(width for width in WIDTHS if demands <= width)
 
 

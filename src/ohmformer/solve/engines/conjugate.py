@@ -1,9 +1,9 @@
 """Engine ``conjugate``: conjugate gradients scaled by degrees, for few demands on graphs that expand.
 
-The steps need no look at the spectrum beforehand. Beside the demands runs a random one, whose steps are those of Lanczos:
-they say how small the eigenvalues of ``N = D^-1/2 L D^-1/2`` are, of which the error is estimated, and whether there will be
-few steps at all; if not, the engine ends soon, and the plan names another one. A demand of its own would not do: it may hide
-a part of the graph that hangs on by little. What is learnt is kept for the next question.
+No spectrum is needed beforehand. A random demand runs beside the given ones; its steps are those of Lanczos and estimate the
+eigenvalues of ``N = D^-1/2 L D^-1/2``, which the error estimate needs and which show whether few steps suffice; if not, the
+engine ends early, and the plan names another one. A given demand would not do: it may miss a weakly connected part of the
+graph. The ends of the spectrum are kept for the next query.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ohmformer.solve.rows import rows_of
 from ohmformer.solve.scaled import STEPS, Ends, known_ends
 
 SMALL = 1e-6
-"""The norm of the random demand over that of the smallest other: too small to be seen in what is reported."""
+"""Norm of the random demand relative to that of the smallest other, small enough not to affect reported residuals."""
 EXACT = 1e-14
-"""The residual at which it is solved for."""
+"""Relative residual at which the random demand counts as solved."""
 
 
 class ConjugateEngine:
-    """Conjugate gradients with the degrees as preconditioner, for any graph whose scaled Laplacian is well conditioned."""
+    """Conjugate gradients preconditioned by degrees, for any graph with a well-conditioned scaled Laplacian."""
 
     def supports(self, problem: Problem) -> str | None:
-        """Every graph; the plan says whether the steps are few."""
+        """Support every graph; the plan decides whether few steps suffice."""
         return None
 
     def run(self, problem: Problem) -> Answer:
-        """Solve, and measure the residual; ends without an answer if the steps turn out to be many."""
+        """Solve, and measure the residual; end without an answer if too many steps would be needed."""
         graph, psi, part = problem.graph, problem.demands, problem.part
         on_host = graph.device.type == "cpu" and graph.dtype == torch.float64
         host = graph if on_host else graph.to("cpu", torch.float64)
@@ -77,7 +77,7 @@ class ConjugateEngine:
 
 
 class _Random:
-    """A random demand, whose steps show the ends of the spectrum, and whether another engine is the faster one."""
+    """A random demand whose steps show the ends of the spectrum and whether another engine is faster."""
 
     def __init__(self, graph: Graph, degrees: Factor, psi: Float[Tensor, "n k"], part: Part) -> None:
         inverse = degrees.inverse[:, None]
@@ -89,7 +89,7 @@ class _Random:
         self.ends, self.part, self.ended, self.over = Ends(part.floor), part, False, False
 
     def look(self, state: State, column: int) -> bool:
-        """True if the smallest eigenvalue is below the part's floor, or after a while may well be."""
+        """Return whether the smallest eigenvalue is below the part's floor, or after the trial steps may well be."""
         diagonal, beside = state.tridiagonal(column)
         known = len(beside) > 0 and self.ends.look(diagonal[: len(beside)], beside)
         late = self.ends.steps >= self.part.trial and self.ends.low < 4 * self.part.floor  # half of the steps
@@ -101,7 +101,7 @@ class _Random:
 
 
 def _by_degrees(graph: Graph, *, in_c: bool) -> Factored:
-    """The degrees as a factor without entries, and steps on the graph in its own order."""
+    """Return the degrees as a factor without entries, and steps on the graph in its own order."""
     degree = rows_of(graph).degree if in_c else torch.as_tensor(graph.degrees())
     node = torch.arange(graph.num_nodes, dtype=torch.int32)
     begin, none = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)

@@ -1,6 +1,6 @@
 """Engine ``cubing``: ``L^+`` of every small graph of a batch as a matrix, by Chebyshev cubing.
 
-Graphs of like size are inverted together, each of them scaled, ``N = D^-1/2 L D^-1/2``: by torch in padded blocks
+Graphs of similar size are inverted together, each scaled as ``N = D^-1/2 L D^-1/2``: by torch in padded blocks
 (:mod:`~ohmformer.solve.engines.cubing_layers`) or in C graph by graph (:mod:`~ohmformer.solve.engines.cubing_native`).
 """
 
@@ -27,19 +27,19 @@ from ohmformer.solve.engines.cubing_layers import Depth, ScaledBlock, invert_
 from ohmformer.solve.scaled import LARGEST
 
 KEPT = 2**27
-"""Bytes of inverses that are kept for the next question."""
+"""Maximum bytes of inverses kept for the next query."""
 
 
 class CubingEngine:
     """Whole inverses by Chebyshev cubing, applied to the demands."""
 
     def supports(self, problem: Problem) -> str | None:
-        """Graphs whose matrices fit."""
+        """Support graphs whose matrices fit in memory."""
         width = problem.graph.width
         return None if width <= DENSE else f"expected at most {DENSE} nodes for method='cubing', got {width}"
 
     def run(self, problem: Problem) -> Answer:
-        """Invert every graph and multiply."""
+        """Invert every graph and apply the inverses to the demands."""
         graph, psi = problem.graph, problem.demands
         inverses = invert(graph, problem.tol, native=problem.part.native)
         phi = graph.center(inverses.apply(psi))
@@ -50,7 +50,7 @@ class CubingEngine:
 
 @dataclass(frozen=True)
 class Inverses:
-    """A symmetric X with ``L X L = L`` for every graph of a batch, and what it is worth.
+    """A symmetric X with ``L X L = L`` for every graph of a batch, with its certificate.
 
     Between demands that sum to zero on each component, X is ``L^+``.
     """
@@ -60,13 +60,13 @@ class Inverses:
     buffer: Float[Tensor, " entries"]
     layers: int
     residual: float
-    """Measured: ``|psi - L X psi|`` of the worst ``psi = e_j - d / vol``, one unit in at a node, out by the degrees."""
+    """Measured: ``|psi - L X psi|`` of the worst ``psi = e_j - d / vol``: a unit in at a node, out by degrees."""
     bound: float
-    """Proved, in exact arithmetic, for every demand over its norm."""
+    """Proved in exact arithmetic, for every demand relative to its norm."""
     spectrum: Spectrum
-    """Of the scaled Laplacians."""
+    """The spectrum of the scaled Laplacians."""
     resistance_error: float
-    """Proved: the largest relative error of :meth:`between`."""
+    """Proved bound on the relative error of :meth:`between`."""
 
     def apply(self, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """Compute ``X psi``, which is ``L^+ psi`` up to a constant on each component."""
@@ -77,9 +77,9 @@ class Inverses:
         return phi[:-1].to(psi.dtype)
 
     def energy_norm(self, graph: Graph, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
-        """Bound ``|L^+ psi|_L`` from above: ``|X psi|_L`` over ``1 - |1 - L X|``, or by the smallest eigenvalue.
+        """Bound ``|L^+ psi|_L`` from above: by ``|X psi|_L / (1 - |1 - L X|)``, or by the smallest eigenvalue.
 
-        The norm is at most ``sqrt(n)`` times the length of the longest column.
+        The norm ``|1 - L X|`` is at most ``sqrt(n)`` times that of the longest column.
         """
         left = math.sqrt(graph.width) * self.residual
         if left < 0.5:
@@ -89,7 +89,7 @@ class Inverses:
         return (sum_over_graphs(graph, scaled) / self.spectrum.lmin).sqrt()
 
     def between(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
-        """Compute ``X_uu + X_vv - X_uv - X_vu``: the effective resistance of pairs of nodes of one component."""
+        """Compute ``X_uu + X_vv - X_uv - X_vu``, the effective resistance of pairs of nodes of the same component."""
         at = self.blocks.index
         x = self.buffer
         return x[at(u, u)] + x[at(v, v)] - x[at(u, v)] - x[at(v, u)]
@@ -113,9 +113,9 @@ class Inverses:
 
 
 def invert(graph: Graph, tol: float, *, native: bool) -> Inverses:
-    """Compute ``L^+`` of every graph, in float64, to a residual of ``tol``; differentiable in the resistances.
+    """Compute ``L^+`` of every graph in float64 to a residual of ``tol``; differentiable in the resistances.
 
-    Kept for the next question, unless a gradient goes through it or it takes more than :data:`KEPT`.
+    Kept for the next query, unless it requires a gradient or takes more than :data:`KEPT`.
     """
     differentiable = torch.is_grad_enabled() and graph.resistance.requires_grad
     if differentiable or 8 * int(graph.graph_sizes.square().sum()) > KEPT:
@@ -156,7 +156,7 @@ class _Inverse(torch.autograd.Function):
 
 
 class _Run:
-    """One inversion: how deep to go, the work block by block, and the certificate it leaves."""
+    """One inversion, block by block: its depth, work and certificate."""
 
     def __init__(self, graph: Graph, tol: float, native: bool) -> None:
         self.graph, self.tol, self.native = graph, tol, native
@@ -187,8 +187,8 @@ class _Run:
                 found.append(invert_(ScaledBlock(graph.connected, block.of(buffer), *of_block), depth))
         of_node = torch.cat([degree * buffer[self.blocks.diagonal()], degree.new_zeros(1)])
         for block, depth, (residual, squarings) in zip(self.blocks.blocks, depths, found, strict=True):
-            # R is wrong by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. Entries
-            # of D^1/2 X D^1/2 round, of which R takes differences, and the residual sums: both to its largest, as R >= 1/d
+            # R is off by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. R takes
+            # differences of entries of D^1/2 X D^1/2, the residual sums; both round relative to the largest one, as R >= 1/d
             width, largest = block.node.shape[1], of_node[block.node].max() if block.node.numel() else 0.0
             rounding = 8 * EPS * float(largest)
             self.error = max(self.error, math.sqrt(width) * residual + rounding)
@@ -197,7 +197,7 @@ class _Run:
         return buffer
 
     def _scaled(self, root: Float[Tensor, " nodes"]) -> Float[Tensor, " entries"]:
-        """The buffer of ``N = D^-1/2 L D^-1/2``."""
+        """Return the buffer of ``N = D^-1/2 L D^-1/2``."""
         at, (u, v) = self.blocks.index, self.graph.edge_index
         off = -self.graph.resistance.detach().double().reciprocal() * root[u] * root[v]
         place = torch.cat([at(u, v), at(v, u), self.blocks.diagonal()])
@@ -205,7 +205,7 @@ class _Run:
 
 
 def _degree_spreads(graph: Graph, degree: Float[Tensor, " nodes"]) -> Float[np.ndarray, " graphs"]:
-    """``sqrt(max degree / min degree)`` of every graph, isolated nodes aside."""
+    """Compute ``sqrt(max degree / min degree)`` of every graph, without isolated nodes."""
     high = degree.new_zeros(graph.num_graphs).scatter_reduce(0, graph.batch, degree, "amax")
     smallest = torch.where(degree > 0, degree, torch.inf)
     low = degree.new_full((graph.num_graphs,), torch.inf).scatter_reduce(0, graph.batch, smallest, "amin")

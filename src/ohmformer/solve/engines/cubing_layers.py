@@ -1,8 +1,8 @@
 """``D^-1/2 N^+ D^-1/2`` of many scaled Laplacians ``N = D^-1/2 L D^-1/2`` of one width, to a residual asked for.
 
 The layers are those of :class:`~ohmformer.constructions.ChebyshevCubing` in float32, followed by a few of
-:class:`~ohmformer.constructions.Squaring`'s in float64 with the residual taken afresh, ``X <- X + X (P - N X)``, each of
-which squares the error. Depth comes from proved bounds on the spectrum.
+:class:`~ohmformer.constructions.Squaring`'s in float64 with recomputed residuals, ``X <- X + X (P - N X)``, each of which
+squares the error. The depth follows from proved bounds on the spectrum.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ MOST_SQUARINGS = 8
 
 @dataclass(frozen=True)
 class ScaledBlock:
-    """Scaled Laplacians of graphs padded to one width, and what belongs to their nodes; all zero on padding."""
+    """Scaled Laplacians of graphs padded to one width, with data of their nodes; all zero on padding."""
 
     connected: bool
-    """Whether all graphs are, so that ``label`` need not be looked at."""
+    """Whether all graphs are connected, so that ``label`` is not needed."""
     n: Float[Tensor, "graphs width width"]
     degree: Float[Tensor, "graphs width"]
     root: Float[Tensor, "graphs width"]
-    """``D^-1/2``, zero where the degree is."""
+    """``D^-1/2``, zero where the degree is zero."""
     null: Float[Tensor, "graphs width"]
     """Spans the null space of N on every component."""
     label: Int[Tensor, "graphs width"]
-    """The component of every node, different within a graph for different components."""
+    """The component of every node; distinct for different components of a graph."""
 
     def projector(self) -> Float[Tensor, "graphs width width"]:
-        """P, the projection on the range of N."""
+        """Return P, the projection on the range of N."""
         onto = self.null[:, :, None] * -self.null[:, None, :]
         if not self.connected:
             onto *= self.label[:, :, None] == self.label[:, None, :]
@@ -46,19 +46,19 @@ class ScaledBlock:
         return onto
 
     def longest_column(self, left: Float[Tensor, "graphs width width"]) -> float:
-        """Compute the norm of the longest column of ``D^1/2 left D^-1/2``: with ``left = P - N X``, the residual of L."""
+        """Compute the largest column norm of ``D^1/2 left D^-1/2``: with ``left = P - N X``, the residual of L."""
         squares = (self.degree[:, None, :] @ left.square())[:, 0, :] * self.root.square()
         return math.sqrt(float(squares.max())) if squares.numel() else 0.0
 
 
 def in_float32(lmin: Any) -> Any:
-    """Tell whether layers may run in float32, for one smallest eigenvalue or several: rounding is ``eps kappa``."""
+    """Return whether layers may run in float32, given one or more smallest eigenvalues; rounding is ``eps kappa``."""
     return torch.finfo(torch.float32).eps * LARGEST / lmin < 0.1
 
 
 @dataclass(frozen=True)
 class Depth:
-    """How deep to go: so many layers of cubing in ``dtype``, then so many squarings."""
+    """The depth of an inversion: layers of cubing in ``dtype``, then squarings."""
 
     cubing: ChebyshevCubing
     depth: int
@@ -66,20 +66,20 @@ class Depth:
     dtype: torch.dtype
     tol: float
     bound: float
-    """On the residual of every demand over its norm, proved in exact arithmetic."""
+    """Bound on the residual of every demand relative to its norm, proved in exact arithmetic."""
 
     @classmethod
     def of(cls, lmin: float, spread: float, tol: float) -> Depth:
-        """Find the least depth that gives a residual of ``tol``.
+        """Find the smallest depth that gives a residual of ``tol``.
 
         Args:
-            lmin: no eigenvalue of N but zero is smaller.
-            spread: ``sqrt(max degree / min degree)`` within a graph: what the scaling can do to the norm of a residual.
+            lmin: lower bound on the nonzero eigenvalues of N.
+            spread: ``sqrt(max degree / min degree)`` within a graph, the effect of scaling on the norm of a residual.
             tol: the residual to reach.
         """
         cubing = ChebyshevCubing(Spectrum(lmin, LARGEST))
         goal, condition = tol / (2 * spread), cubing.spectrum.condition
-        # at least one squaring in float64: rounding in float32 leaves a residual of about eps kappa, squared it is harmless
+        # at least one squaring in float64: rounding in float32 leaves a residual of about eps kappa, negligible when squared
         dtype = torch.float32 if in_float32(lmin) else torch.float64
         squarings = int(dtype == torch.float32)
         while squarings < MOST_SQUARINGS and goal ** (0.5**squarings) < torch.finfo(dtype).eps * condition:
@@ -90,7 +90,7 @@ class Depth:
 
 
 def invert_(scaled: ScaledBlock, plan: Depth) -> tuple[float, int]:
-    """Replace N by ``D^-1/2 N^+ D^-1/2``; returns its residual (``longest_column``) and how often it was squared."""
+    """Replace N by ``D^-1/2 N^+ D^-1/2``; return its residual (``longest_column``) and the number of squarings."""
     n, root, squarings, dtype = scaled.n, scaled.root, plan.squarings, plan.dtype
     onto = scaled.projector()
     x = _cube(plan.cubing, n.to(dtype), onto.to(dtype), plan.depth).double()
@@ -111,11 +111,12 @@ def invert_(scaled: ScaledBlock, plan: Depth) -> tuple[float, int]:
 
 
 def _cube(cubing: ChebyshevCubing, n: Tensor, onto: Tensor, layers: int) -> Tensor:
-    """The layers of the construction on ``N`` and P; the second one needs no product for X, the last none for R.
+    """Run the layers of the construction on ``N`` and P; the second needs no product for X, the last none for R.
 
-    ``R <- (R^2 - u) R / (1 - u)`` and ``X <- (R^2 + R + 1 - u) X / (1 - u)``: scalars go to diagonals and into the products.
+    ``R <- (R^2 - u) R / (1 - u)`` and ``X <- (R^2 + R + 1 - u) X / (1 - u)``: scalars are added to diagonals and merged into
+    products.
     """
-    r, x = torch.sub(onto, n, alpha=cubing.start), onto * cubing.start  # not in place: in float64 it is the caller's own P
+    r, x = torch.sub(onto, n, alpha=cubing.start), onto * cubing.start  # not in place: in float64 it is the caller's P
     offsets = cubing.offsets(layers - 1)
     for l, u in enumerate(offsets):
         by = 1 / (1 - u)

@@ -26,14 +26,14 @@ def invert(
     root: Float[Tensor, " nodes"],
     null: Float[Tensor, " nodes"],
 ) -> tuple[Float[Tensor, " entries"], Float[Tensor, " graphs"], Int[Tensor, " graphs"]]:
-    """Return the buffer of ``D^-1/2 N^+ D^-1/2``, and for every graph its residual and how often it was squared.
+    """Return the buffer of ``D^-1/2 N^+ D^-1/2``, and for every graph its residual and number of squarings.
 
     Args:
         graph: a batch within the limits of the kernel.
         blocks: where its matrices go.
-        depths: of every block.
-        degree: of every node.
-        root: ``D^-1/2``, zero where the degree is.
+        depths: the depth of every block.
+        degree: the degree of every node.
+        root: ``D^-1/2``, zero where the degree is zero.
         null: spans the null space of N on every component.
     """
     (u, v), resistance = graph.edge_index, graph.resistance.detach().double()
@@ -64,7 +64,7 @@ def all_pairs(graph: Graph, blocks: Blocks, buffer: Float[Tensor, " entries"]) -
 
 
 def _row(depth: Depth) -> list[float]:
-    """A depth in the order of the C struct."""
+    """Return a depth as numbers in the order of the C struct."""
     offsets = depth.cubing.offsets(depth.depth - 1)
     omegas = Chebyshev(depth.cubing.spectrum).omegas(LIMITS["degree"])
     numbers = float(len(offsets)), float(depth.squarings)

@@ -2,9 +2,8 @@
 
 The factor is our own (:mod:`ohmformer.solve.factor`), chosen by measurement: with 64 demands on a weighted grid of 300 x 300
 it takes 0.47 s, SuperLU in symmetric mode 0.86 s, CHOLMOD through cholespy 0.83 s; with one demand 0.14, 0.30 and 0.52 s
-(process time, one thread, a busy machine; ``benchmarks/real_graphs.py`` measures again).
-It subtracts nothing, so that its error is known, and its size is
-known before it is made. SciPy's SuperLU is left for where there are no kernels.
+(process time, one thread, a busy machine; ``benchmarks/real_graphs.py`` measures again). It uses no subtractions, so its
+error is known, and its size is known in advance. SciPy's SuperLU is used only without kernels.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from ohmformer.solve.factor import Factor, look, prepared, that_fits
 from ohmformer.solve.scaled import Scaled
 
 EXACT = 1e-13
-"""An error that is not made smaller."""
+"""Errors below this are not reduced further."""
 ROUNDS = 4
 
 EDITED = "edited factor"
-"""Under which name a graph finds the factor of the one that it was edited from, :mod:`ohmformer.solve.edits`."""
+"""Key under which a graph stores the factor of the graph it was edited from, :mod:`ohmformer.solve.edits`."""
 Apply = Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "nodes k"]]
 
 
 class DirectEngine:
-    """A sparse factor, and solves for the residual as often as it takes."""
+    """A sparse factor with iterative refinement."""
 
     name = "direct"
 
     def supports(self, problem: Problem) -> str | None:
-        """Every graph whose factor fits into memory."""
+        """Support every graph whose factor fits in memory."""
         if native.active() is None or remembered(problem.graph, EDITED):
             return None
         if look(problem.graph) or look(problem.graph, most := that_fits()):
@@ -55,7 +54,7 @@ class DirectEngine:
         )
 
     def run(self, problem: Problem) -> Answer:
-        """Solve by the factor that is kept; if that is of a graph before edits and does not suffice, by a new one."""
+        """Solve with the kept factor; if it is from before edits and misses the tolerance, make a new one."""
         answer = self._solve(problem)
         if remembered(problem.graph, EDITED) and not max(answer.residual, answer.error or 0.0) <= problem.tol:
             forget(problem.graph)
@@ -63,7 +62,7 @@ class DirectEngine:
         return answer
 
     def _solve(self, problem: Problem) -> Answer:
-        """Solve, and measure the residual, whose energy is the error; solve for the residual while that is needed."""
+        """Solve, and measure the residual and its energy, the error; refine while needed."""
         graph, psi = problem.graph, problem.demands
         inverse = inverse_of(graph)
         (phi, now, norm), answer = inverse.solve(psi), None
@@ -84,7 +83,7 @@ class DirectEngine:
 
 
 Measurement = tuple[Float[Tensor, "nodes k"], Sizes, Float[Tensor, "graphs k"]]
-"""Potentials, what they leave of their demands, and the energy norm of ``L^+`` of that."""
+"""Potentials, the sizes of their residual, and the energy norm of ``L^+`` times the residual."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +96,7 @@ class Inverse:
     norm: Callable[[Float[Tensor, "nodes k"]], Float[Tensor, "graphs k"]]
     """The energy norm of ``L^+ psi``, ``(psi . L^+ psi)^(1/2)``."""
     factor: Factor | None = None
-    """Our own, which is right to rounding whatever the resistances; None if it is another."""
+    """Our own factor, accurate to rounding for any resistances; None if another is used."""
 
     @property
     def proved(self) -> bool:
@@ -105,7 +104,7 @@ class Inverse:
         return self.factor is not None
 
     def solve(self, psi: Float[Tensor, "nodes k"]) -> Measurement:
-        """Compute ``L^+ psi`` and measure it; in C all at once."""
+        """Compute ``L^+ psi`` and measure it; in C, in a single call."""
         graph, factor = self.graph, self.factor
         if factor is None or native.active() is None or psi.dtype != torch.float64 or graph.device.type != "cpu":
             return self.measured(self.apply(psi), psi)
@@ -120,7 +119,7 @@ class Inverse:
 
 
 def inverse_of(graph: Graph) -> Inverse:
-    """Make ``L^+`` from our own factor, kept for the next question, or from SuperLU's on large graphs without kernels."""
+    """Return ``L^+`` from our own factor, kept for the next query, or from SuperLU's on large graphs without kernels."""
     edited = remembered(graph, EDITED)
     if edited is not None and edited.changes:
         apply = lambda psi: graph.center_(edited.solve(psi).to(psi))  # noqa: E731
@@ -152,14 +151,14 @@ def on_kept_nodes(graph: Graph, prepare: Callable[[csc_array], Callable[[np.ndar
 
 
 def _superlu(matrix: csc_array) -> Callable[[np.ndarray], np.ndarray]:
-    """A sparse LU factorisation."""
+    """Return the solve function of a sparse LU factorization."""
     from scipy.sparse.linalg import splu
 
     return splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve
 
 
 def _grounded(graph: Graph) -> tuple[csc_array, Tensor]:
-    """The Laplacian without the first node of every component, and the nodes that are left."""
+    """Return the Laplacian without the first node of every component, and the remaining nodes."""
     first = np.unique(graph.components.cpu().numpy(), return_index=True)[1]
     keep = np.ones(graph.num_nodes, dtype=bool)
     keep[first] = False
@@ -178,7 +177,7 @@ def _grounded(graph: Graph) -> tuple[csc_array, Tensor]:
 def eigenpairs(
     graph: Graph, k: int, which: str, pinv: Apply | None, scaled: Scaled | None = None
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "nodes k"]]:
-    """Compute ``k`` eigenpairs of a large graph by ARPACK's Lanczos, seeded: the largest of L, or with ``pinv`` of ``L^+``.
+    """Compute ``k`` eigenpairs of a large graph by ARPACK, seeded: the largest of L, or with ``pinv`` of ``L^+``.
 
     With ``scaled`` those of ``N = D^-1/2 L D^-1/2``; ``N^+`` is ``D^1/2 L^+ D^1/2`` between projections on the range of N.
     """

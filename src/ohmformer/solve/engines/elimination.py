@@ -1,9 +1,9 @@
 """Engine ``elimination``: conjugate gradients in float64 with an approximate Cholesky factor, made by sampled elimination.
 
-For graphs on which layers would be too many: roads, power grids, meshes, rasters. The factor
-(:mod:`~ohmformer.solve.engines.elimination_factor`) is kept for the next question about the same graph. Demands are solved
-for in panels of up to eight, each column with coefficients of its own; the residual is taken on the graph afterwards, and
-while it misses the tolerance and still falls, what is left is solved for again.
+For graphs that need too many layers: roads, power grids, meshes, rasters. The factor
+(:mod:`~ohmformer.solve.engines.elimination_factor`) is kept for the next query about the same graph. Demands are solved for
+in panels of up to eight, each column with its own coefficients; the residual is then measured on the graph, and while it
+misses the tolerance and still falls, the solution is refined.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from ohmformer.solve.scaled import OFTEN, empty_huge_pages
 
 WIDEST = native.KERNELS["ohm_conjugate"].limits["demands"]
 WITHOUT_KERNELS = 20_000
-"""Nodes up to which the factor is made without kernels: some 40 microseconds an edge, then 5 s."""
+"""Maximum number of nodes without kernels: some 40 microseconds per edge, 5 s at this size."""
 AT_ONCE = 10
 """Steps between two reports."""
 STEPS = 1000
-"""Steps after which conjugate gradients begin anew from the residual as it is; 20 to 50 are usual."""
+"""Steps after which conjugate gradients restart from the current residual; 20 to 50 are usual."""
 STALLED = 10
-"""Reports in a row without gain after which a solve with an approximate factor ends."""
+"""Consecutive reports without gain after which a solve with an approximate factor ends."""
 
 MARGIN = 2.0
-"""For Ritz values that have not settled: the smallest one lies above the smallest eigenvalue of ``M^-1 L``."""
+"""Margin for unconverged Ritz values: the smallest one is above the smallest eigenvalue of ``M^-1 L``."""
 
 
 class EliminationEngine:
-    """Conjugate gradients with a factor by sampled elimination, for any graph."""
+    """Conjugate gradients preconditioned by sampled elimination, for any graph."""
 
     def supports(self, problem: Problem) -> str | None:
-        """Every graph with kernels, those of some thousand nodes without."""
+        """Support every graph with kernels, and graphs of some thousand nodes without."""
         nodes, edges = problem.graph.num_nodes, problem.graph.num_edges
         if not problem.part.native and nodes > WITHOUT_KERNELS:
             return f"expected at most {WITHOUT_KERNELS} nodes for method='elimination' without native kernels, got {nodes}"
@@ -89,26 +89,26 @@ class EliminationEngine:
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """A factor, and steps of conjugate gradients with it on panels of demands in the order of elimination."""
+    """A factor, and conjugate gradient steps with it on panels of demands in elimination order."""
 
     factor: Factor
     iterate: Callable[[State, int], int]
-    """Do up to so many steps, fewer if all columns have reached their goals; returns how many."""
+    """Do up to a number of steps, fewer if all columns reach their goals; returns the number done."""
     edits: int = 0
-    """Pairs of nodes whose edges were edited since the factor was made."""
+    """Number of node pairs whose edges were edited since the factor was made."""
     patience: int = STALLED
-    """Reports in a row after which a solve ends that has not halved its residual."""
+    """Consecutive reports without halving the residual after which a solve ends."""
 
 
 def preconditioned(found: Factored, psi: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    """Compute the approximate solution ``M^-1 psi`` by the factor alone: the first direction of conjugate gradients."""
+    """Compute the approximate solution ``M^-1 psi`` by the factor alone, the first search direction."""
     state, place = _start(found, psi, psi.new_zeros(psi.shape[1])), found.factor.place.long()
     found.iterate(state, 1)
     return torch.cat([panel[place] for panel in state.p], dim=1)[:, : psi.shape[1]]
 
 
 class State:
-    """Where conjugate gradients are, ``(panels, nodes, width)``: solutions x, residuals r, directions p, scratch q."""
+    """The state of conjugate gradients, ``(panels, nodes, width)``: solutions x, residuals r, directions p, scratch q."""
 
     def __init__(self, demands: Float[Tensor, "panels nodes width"], goal: Float[Tensor, "panels width"]) -> None:
         shape, device = demands.shape, demands.device
@@ -117,12 +117,12 @@ class State:
         self.size = demands.square().sum(1)
         """Squared norms of the residuals."""
         self.product = torch.zeros_like(self.size)
-        """Of residual and direction, in the step before."""
+        """Inner products of residual and preconditioned residual in the previous step."""
         self.coefficients: list[tuple[np.ndarray, np.ndarray]] = []
-        """By what the columns of the first panel moved and what their directions kept, ``(steps, width)`` for every call."""
+        """The step sizes alpha and coefficients beta of the first panel's columns, ``(steps, width)`` for every call."""
 
     def narrow(self, columns: int) -> None:
-        """Drop the columns of the only panel after so many, where fewer are faster."""
+        """Drop the columns of the only panel beyond ``columns``, if fewer are faster."""
         width = _width(columns)
         if width < self.r.shape[2]:
             self.x, self.r, self.p, self.q = (y[..., :width].contiguous() for y in (self.x, self.r, self.p, self.q))
@@ -130,9 +130,9 @@ class State:
             self.coefficients = [(alpha[:, :width], beta[:, :width]) for alpha, beta in self.coefficients]
 
     def tridiagonal(self, column: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tridiagonal matrix of Lanczos's iteration that the steps of a column of the first panel amount to.
+        """Return the Lanczos tridiagonal matrix of the steps of a column of the first panel.
 
-        Beside the last entry of the diagonal there is one more if the step after it is known.
+        The off-diagonal has one more entry if the following step is known.
         """
         alpha, beta = (np.concatenate(c)[:, column] for c in zip(*self.coefficients, strict=True))
         steps = int(np.argmin(alpha > 0)) if (alpha <= 0).any() else len(alpha)
@@ -151,23 +151,23 @@ class State:
 
 @runtime_checkable
 class Trial(Protocol):
-    """Another demand beside those that are asked about, and what its steps show."""
+    """An additional demand, and the information from its steps."""
 
     demand: Float[Tensor, "n 1"]
     goal: float
-    """The squared norm of its residual at which it is solved for."""
+    """Squared norm of its residual at which it counts as solved."""
     ended: bool
-    """Whether it has ended the steps."""
+    """Whether it has ended the solve."""
     over: bool
-    """Whether its steps have shown all that they are to show."""
+    """Whether its steps have given all their information."""
 
     def look(self, state: State, column: int) -> bool:
-        """Look at the steps of a column of the first panel; returns True if they are to end."""
+        """Inspect the steps of a column of the first panel; return True to end the solve."""
         ...
 
 
 def factored(graph: Graph, *, in_c: bool) -> Factored:
-    """Make the factor of a graph; kept for the next question about the same graph."""
+    """Return the factor of a graph, kept for the next query about the same graph."""
 
     def make() -> Factored:
         factor = eliminate(graph, in_c=in_c)
@@ -177,10 +177,10 @@ def factored(graph: Graph, *, in_c: bool) -> Factored:
 
 
 def carry_over(before: Graph, after: Graph, pairs: int) -> None:
-    """Precondition steps on a graph by the factor of the one it was edited from, if that is kept and has not changed much.
+    """Reuse the factor of the original graph to precondition the edited one, if it is kept and has changed little.
 
-    Every pair of nodes whose edges change moves one eigenvalue of ``M^-1 L``, which takes a step or two. Where components
-    are joined, the factor says nothing of potentials between them.
+    Every pair of nodes whose edges change shifts one eigenvalue of ``M^-1 L``, which takes a step or two. If components are
+    joined, the factor gives no potentials between them.
     """
     for in_c in (True, False):
         found = remembered(before, name := ("approximate factor", in_c))
@@ -191,13 +191,13 @@ def carry_over(before: Graph, after: Graph, pairs: int) -> None:
 
 
 def _joins(before: Graph, after: Graph) -> bool:
-    """Whether an edge leads between components of the graph before."""
+    """Return whether an edge joins components of the original graph."""
     tail, head = before.components[after.edge_index]
     return bool((tail != head).any())
 
 
 def in_order(graph: Graph, factor: Factor, *, in_c: bool) -> Callable[[State, int], int]:
-    """Prepare steps on a graph in the order of elimination."""
+    """Prepare conjugate gradient steps on a graph in elimination order."""
     return steps_in_c(Rows.of(graph, place=factor.place), factor) if in_c else _by_scipy(graph, factor)
 
 
@@ -210,12 +210,12 @@ def solve_to(
     watch: Watch,
     trial: Trial | None = None,
 ) -> tuple[int, float]:
-    """Solve for demands, in place of the zeros of ``phi``, until nothing is gained; returns steps and a Ritz value.
+    """Solve for demands, in place of the zeros of ``phi``, until there is no gain; return steps and a Ritz value.
 
     A ``trial`` runs beside them at first, and may end them.
     """
     norms = psi.new_zeros(graph.num_graphs, psi.shape[1]).index_add(0, graph.batch, psi.square())
-    smallest = torch.where(norms > 0, norms, torch.inf).amin(0)  # of the graphs of a batch, each has its own tolerance
+    smallest = torch.where(norms > 0, norms, torch.inf).amin(0)  # minimum over graphs: each has its own tolerance
     goal, left, worst, steps, lowest = smallest * (0.5 * tol) ** 2, psi, 1.0 if psi.any() else 0.0, 0, 1.0
     while worst > tol and not watch.stopped:
         found_x, done, ritz = _conjugate_gradients(found, left, goal, watch, trial if steps == 0 else None)
@@ -228,14 +228,14 @@ def solve_to(
             phi += found_x
             left, worst = graph.center(after), now
         if not now < 0.5 * before:
-            break  # float64 gives no more
+            break  # limit of float64
     return steps, lowest
 
 
 def _conjugate_gradients(
     found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"], watch: Watch, trial: Trial | None
 ) -> tuple[Float[Tensor, "n k"], int, float]:
-    """Solutions for columns of demands until the squared norms of their residuals are at most ``goal``."""
+    """Solve for columns of demands until the squared norms of their residuals are at most ``goal``."""
     k, at_once = psi.shape[1], AT_ONCE if trial is None else OFTEN
     if trial is not None:
         psi, goal = torch.cat([psi, trial.demand], dim=1), torch.cat([goal, goal.new_tensor([trial.goal])])
@@ -262,7 +262,7 @@ def _conjugate_gradients(
 
 
 def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]) -> State:
-    """Demands in panels, in the order of elimination, before the first step."""
+    """Return the initial state: demands in panels, in elimination order."""
     n, k = psi.shape
     width = _width(k)
     panels = -(-k // width)
@@ -275,12 +275,12 @@ def _start(found: Factored, psi: Float[Tensor, "n k"], goal: Float[Tensor, " k"]
 
 
 def _width(columns: int) -> int:
-    """Columns of a panel that so many go into."""
+    """Return the panel width for a number of columns."""
     return next(w for w in (1, 2, 4, WIDEST) if columns <= w or w == WIDEST)
 
 
 def steps_in_c(rows: Rows, factor: Factor) -> Callable[[State, int], int]:
-    """Prepare steps by the kernel, with the rows of the graph in the order of elimination."""
+    """Prepare steps by the kernel, with the rows of the graph in elimination order."""
     nodes, entries = len(rows.degree), (factor.begin, factor.neighbour, factor.share, factor.inverse)
     matrices = rows.start, rows.column, rows.value, rows.degree, *entries
 
@@ -297,7 +297,7 @@ def steps_in_c(rows: Rows, factor: Factor) -> Callable[[State, int], int]:
 
 
 def _by_scipy(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
-    """The same steps by SciPy, panel by panel."""
+    """Prepare the same steps by SciPy, panel by panel."""
     n, place = graph.num_nodes, factor.place.long()
     tail, head, c = (x.numpy() for x in edges_of(graph))
     rows = np.concatenate([place[tail], place[head]]), np.concatenate([place[head], place[tail]])
@@ -337,7 +337,7 @@ def _by_scipy(graph: Graph, factor: Factor) -> Callable[[State, int], int]:
 
 
 def sweeps(factor: Factor) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that applies the factor's pseudo-inverse to columns: a sweep forwards and one backwards."""
+    """Return a function that applies the factor's pseudoinverse to columns, by a forward and a backward sweep."""
     n = len(factor.order)
     column = np.repeat(np.arange(n), factor.begin.diff().numpy())
     node = np.arange(n)

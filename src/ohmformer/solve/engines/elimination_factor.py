@@ -1,9 +1,9 @@
 """An approximate Cholesky factor of a Laplacian by sampled elimination, in C (``elimination.c``) and plainly.
 
-Nodes are eliminated by their current number of edges. A node of conductance W whose neighbours have conductances w_j would
-leave edges of ``w_j w_k / W`` between all of them; here, with neighbours from the smallest w to the largest, each but the
-last is joined to one later neighbour, drawn by conductance, with ``w_j S_j / W`` where S_j is the sum of all later ones: the
-same on average (Kyng and Sachdeva 2016; Gao, Kyng and Spielman 2023). Trees are eliminated exactly.
+Nodes are eliminated by their current number of edges. Exact elimination of a node with conductance W and neighbours with
+conductances w_j would add edges of ``w_j w_k / W`` between all of them; here, with neighbours in ascending order of w, each
+but the last is joined to one later neighbour, drawn by conductance, with ``w_j S_j / W`` where S_j is the sum of all later
+ones: the same in expectation (Kyng and Sachdeva 2016; Gao, Kyng and Spielman 2023). Trees are eliminated exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ohmformer.graph import Graph
 from ohmformer.solve.rows import edges_of
 
 EXACT, BUCKETS = 64, 264
-"""Degrees with a bucket of their own, and buckets in all: of larger degrees, eight buckets share every doubling."""
+"""Degrees with a bucket of their own, and all buckets: larger degrees have eight buckets per doubling."""
 MASK = 2**64 - 1
 
 
@@ -36,17 +36,17 @@ class Factor:
     place: Int[Tensor, " nodes"]
     """The row of every node."""
     begin: Int[Tensor, " rows_and_end"]
-    """Where the neighbours of a row begin."""
+    """The start of every row's neighbours."""
     neighbour: Int[Tensor, " entries"]
-    """Rows, all later than the one they are neighbours of."""
+    """Rows, all later than the row whose neighbours they are."""
     share: Float[Tensor, " entries"]
-    """What part of a row's conductance goes to the neighbour; together one, or nothing for the last of a component."""
+    """The fractions of a row's conductance to its neighbours; they sum to one. The last of a component has none."""
     inverse: Float[Tensor, " nodes"]
-    """One over the conductance of a row when it is eliminated; zero for the last of a component."""
+    """The reciprocal conductance of a row when it is eliminated; zero for the last of a component."""
 
 
 def eliminate(graph: Graph, *, seed: int = 0, in_c: bool) -> Factor:
-    """Make the factor of a graph or batch, all of its components; the same one in C and by NumPy."""
+    """Compute the factor of a graph or batch with all components; the same in C and by NumPy."""
     if not in_c:
         return _by_numpy(graph, seed)
     tail, head, conductance = edges_of(graph)
@@ -54,7 +54,7 @@ def eliminate(graph: Graph, *, seed: int = 0, in_c: bool) -> Factor:
     order, place = torch.empty(2, nodes, dtype=torch.int32)
     begin, found = torch.empty(nodes + 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     inverse = torch.empty(nodes, dtype=torch.float64)
-    room = 2 * (nodes + 2 * edges)  # memory that is not written to costs nothing
+    room = 2 * (nodes + 2 * edges)  # unused memory costs nothing
     while True:
         neighbour, share = (torch.from_numpy(np.zeros(room, dtype)) for dtype in (np.int32, np.float64))
         arrays = tail, head, conductance, order, place, begin, neighbour, share, inverse, found
@@ -73,7 +73,7 @@ def _bucket(degree: int) -> int:
 
 
 def _draw(seed: int, count: int) -> float:
-    """Number ``count`` of a random sequence (splitmix64), in [0, 1)."""
+    """Return number ``count`` of a random sequence (splitmix64), in [0, 1)."""
     z = (seed + (count + 1) * 0x9E3779B97F4A7C15) & MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
@@ -81,11 +81,11 @@ def _draw(seed: int, count: int) -> float:
 
 
 class _Elimination:
-    """The state of an elimination: edges as lists ``[one end, the other, conductance]``, zero once they are gone."""
+    """The state of an elimination: edges as lists ``[one end, other end, conductance]``, zero once removed."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         self.seed, self.drawn = seed, 0
-        self.edges: list[list[list]] = [[] for _ in range(graph.num_nodes)]  # of every node, in both ends' lists
+        self.edges: list[list[list]] = [[] for _ in range(graph.num_nodes)]  # every edge is in the lists of both ends
         for tail, head, c in zip(*(x.tolist() for x in edges_of(graph)), strict=True):
             edge = [tail, head, c]
             self.edges[tail].append(edge)
@@ -97,11 +97,11 @@ class _Elimination:
             self.queue[bucket][node] = None
 
     def next(self) -> int:
-        """Take a node of lowest degree, the one that came to its bucket last."""
+        """Return a node of lowest degree, the last one added to its bucket, and remove it from the queue."""
         return next(bucket for bucket in self.queue if bucket).popitem()[0]
 
     def neighbours(self, node: int) -> list[tuple[float, int, list]]:
-        """Conductances, neighbours and edges of a node from the smallest conductance on, parallel edges merged."""
+        """Return conductances, neighbours and edges of a node by ascending conductance, with parallel edges merged."""
         found: dict[int, tuple[float, list]] = {}
         for edge in reversed(self.edges[node]):
             if edge[2] == 0:
@@ -116,7 +116,7 @@ class _Elimination:
         return sorted((c, other, edge) for other, (c, edge) in found.items())
 
     def eliminate(self, around: list[tuple[float, int, list]]) -> tuple[list[int], list[float], float]:
-        """Join the neighbours of a node among each other; returns them, their shares, and one over the conductance."""
+        """Join the neighbours of a node; return them, their shares, and the reciprocal conductance."""
         total, after = 0.0, np.zeros(len(around))
         for j in reversed(range(len(around))):
             after[j], total = total, total + around[j][0]
@@ -140,7 +140,7 @@ class _Elimination:
 
 
 def _by_numpy(graph: Graph, seed: int) -> Factor:
-    """As the kernel, edge by edge: slow, and short enough to be compared with the description."""
+    """Compute the same factor as the kernel, edge by edge: slow, but short enough to check against the description."""
     state = _Elimination(graph, seed)
     order, neighbours, shares, inverse, begin = [], [], [], [], [0]
     for _ in range(graph.num_nodes):

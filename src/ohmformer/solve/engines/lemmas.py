@@ -11,20 +11,20 @@ from ohmformer.solve.engines.base import DENSE, Problem
 
 
 class LemmaEngine:
-    """One construction, run as a Transformer, layer by layer."""
+    """A construction run as a Transformer, layer by layer."""
 
     def __init__(self, name: str, construction: type[Construction]) -> None:
         self.name, self._construction = name, construction
 
     def supports(self, problem: Problem) -> str | None:
-        """Graphs whose matrices fit."""
+        """Support graphs whose matrices fit in memory."""
         width = problem.graph.width
         if width <= DENSE:
             return None
         return f"expected at most {DENSE} nodes for a Transformer with method={self.name!r}, got {width}"
 
     def run(self, problem: Problem) -> Answer:
-        """Run as many layers as the construction's bound asks for."""
+        """Run as many layers as the construction's bound requires."""
         graph, psi = problem.graph, problem.demands
         spectrum = graph.spectral_bounds()
         construction = self._construction(spectrum)

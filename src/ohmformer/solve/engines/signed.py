@@ -1,9 +1,9 @@
 """Engine ``LDL^T``: potentials on graphs with negative resistances, and the inertia of their Laplacians.
 
-A node is eliminated in the same way whatever the signs: its pivot is the sum of its conductances, and the pivots are the D
-of ``L = U D U^T``, grounds left out. By Sylvester's law, L has as many positive and negative eigenvalues as D has entries of
-either sign. As nothing keeps pivots away from zero, the residual decides; where it misses the tolerance, SuperLU answers
-with pivots of its own choice, and the inertia is not known.
+Elimination works for any signs: a node's pivot is the sum of its conductances, and the pivots form the D of ``L = U D U^T``,
+without grounds. By Sylvester's law, L has as many positive and negative eigenvalues as D has entries of either sign. As
+pivots may be close to zero, the residual is checked; if it misses the tolerance, SuperLU is used with pivoting, and the
+inertia is not known.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ohmformer.solve.engines.direct import Apply, inverse_of, on_kept_nodes
 from ohmformer.solve.factor import prepared
 
 MARGIN = 2.0
-"""For rounding in the solution for the residual, which nothing bounds where pivots may be small."""
+"""Margin for rounding in the solution for the residual, which has no bound if pivots may be small."""
 ROUNDING = 8
-"""Times ``EPS``, what a flow may round off, with a margin for signs that are worse than those drawn."""
+"""Rounding error of a flow in units of ``EPS``, with a margin for signs worse than the random ones."""
 
 
 class SignedEngine:
-    """Solve by a factor without pivoting, or one with, and refine once."""
+    """Solve by a factor without or with pivoting, and refine once."""
 
     def supports(self, problem: Problem) -> str | None:
-        """Every graph."""
+        """Support every graph."""
         return None
 
     def run(self, problem: Problem) -> Answer:
-        """Solve; the inertia is counted where the factor has proved itself."""
+        """Solve; report the inertia if the factor without pivoting meets the tolerance."""
         inertia = _inertia(problem.graph)
         if inertia is not None:
             answer = _refined("LDL^T", inverse_of(problem.graph).apply, problem)
@@ -51,20 +51,20 @@ class SignedEngine:
 
 
 def _refined(name: str, apply: Apply, problem: Problem) -> Answer:
-    """Solve, and once more for the residual; and once more to see how far off that is."""
+    """Solve, refine by one solve for the residual, and estimate the error by another one."""
     graph, psi = problem.graph, problem.demands
     phi = apply(psi)
     phi = phi + apply(measure(graph, phi, psi).left.to(psi))
     now = measure(graph, phi, psi)
-    parts = zip(phi.split(16, dim=1), now.left.to(psi).split(16, dim=1), strict=True)  # never as wide as edges x demands
+    parts = zip(phi.split(16, dim=1), now.left.to(psi).split(16, dim=1), strict=True)  # avoids an edges x demands array
     error = max((_error(graph, apply, some, left) for some, left in parts), default=0.0)
     return Answer(phi, name, 0, now.residual, None, error=error, error_kind="estimate")
 
 
 def _error(graph: Graph, apply: Apply, phi: Float[Tensor, "nodes k"], left: Float[Tensor, "nodes k"]) -> float:
-    """The error of the worst demand in the norm of flows with absolute resistances, as L has none: ``sum_e |r_e| f_e^2``.
+    """Estimate the error of the worst demand in the norm ``sum_e |r_e| f_e^2`` of flows, as L defines no norm.
 
-    It is what the factor makes of the residual, and of as much of the flow as rounds off, with random signs.
+    The error is the solution for the residual, plus that for the rounding of flows with random signs.
     """
     tail = graph.edge_index[0]
 
@@ -78,12 +78,12 @@ def _error(graph: Graph, apply: Apply, phi: Float[Tensor, "nodes k"], left: Floa
 
 
 def _inertia(graph: Graph) -> tuple[int, int, int] | None:
-    """How many pivots are positive and negative, and how many eigenvalues are zero; None if a pivot is zero or infinite."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # by a pivot that is zero
+    """Count positive and negative pivots, and zero eigenvalues; return None if a pivot is zero or infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # a pivot may be zero
         factor = prepared(graph)
     if factor is None:
         return None
-    pivot = factor.pivot.numpy()[np.diff(factor.pattern.first.numpy()) > 0]  # those of grounds are empty sums
+    pivot = factor.pivot.numpy()[np.diff(factor.pattern.first.numpy()) > 0]  # without the empty sums of grounds
     if not np.isfinite(pivot).all() or (pivot == 0).any():
         return None
     return int((pivot > 0).sum()), int((pivot < 0).sum()), graph.num_components
