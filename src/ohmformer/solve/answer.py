@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 TOL = 1e-6
-"""The default tolerance of queries."""
+"""The default tolerance of questions."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class GraphAnswer(Answer):
 
 
 def join(answers: Sequence[A], value: Any) -> A:
-    """Join the answers to parts of a query: the worst certificate, the largest number of layers, every method once."""
+    """Join the answers to parts of a question: the worst certificate, the largest number of layers, every method once."""
     if len(answers) == 1:
         return replace(answers[0], value=value)
     worst = max(answers, key=lambda a: a.residual if a.residual == a.residual else float("inf"))

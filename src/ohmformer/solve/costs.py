@@ -1,6 +1,6 @@
 """What solving costs: thresholds, and seconds predicted from sizes, each beside the measurement it comes from.
 
-Predictions are seconds of processor time on one thread (AMD EPYC, AVX-512, 1 MB of L2 cache) for the first query about a
+Predictions are seconds of processor time on one thread (AMD EPYC, AVX-512, 1 MB of L2 cache) for the first question about a
 graph at a tolerance of 1e-8, measured on a busy machine on graphs like those of ``benchmarks/real_graphs.py``;
 ``benchmarks/solve.py`` and ``benchmarks/scale.py`` measure the thresholds again. Other machines differ by a factor that is
 similar for all engines, and predictions are only compared with each other. Entries are ``nodes + 2 edges``, those of the
@@ -75,7 +75,7 @@ processor seconds for 8 demands where conjugate gradients took 3.3, 4.6 against 
 conjugate gradients need at least as many layers, with all demands."""
 EDITS = 32
 """Edits of a graph up to which its factor is used for the edited one. Every edit adds a column of potentials: on a weighted
-grid of 300 x 300 an edit and a query take 0.05 s after one edit and 0.07 s after 30, with a new factor 0.13 s."""
+grid of 300 x 300 an edit and a question take 0.05 s after one edit and 0.07 s after 30, with a new factor 0.13 s."""
 LIKELY = 0.9
 """A factor predicted from sizes to take less than this fraction of the best time so far is always analysed."""
 PROBING = 0.15
@@ -87,7 +87,7 @@ before chebyshev is not probing, as layers need it: 11 to 15 % with 16 demands, 
 where conjugate gradients would take longer in total."""
 LOOKING = 0.4
 """Minimum fraction of a factor's time, solve included, taken by its analysis: 0.41 to 0.67 by the predictions on four real
-graphs. Earlier queries count only once they have taken this much."""
+graphs. Earlier questions count only once they have taken this much."""
 SOON = 0.002
 """Seconds that such an analysis may take in any case."""
 
@@ -113,7 +113,7 @@ edges are beyond the limit."""
 # ---------------------------------------------------------------------------------------------------- predictions
 
 QUESTION = 0.001
-"""Overhead of a query in seconds: reading demands, components, a plan, an answer."""
+"""Overhead of a question in seconds: reading demands, components, a plan, an answer."""
 
 
 def cubing(cubes: float, *, in_c: bool) -> float:

@@ -247,7 +247,7 @@ def _relative(x: Float[Tensor, "components k"], span: Float[Tensor, "components 
 
 
 def _grounded(graph: Graph, nodes: Int[Tensor, " fixed"]) -> Grounded:
-    """Return the graph with the fixed nodes of each component merged; kept for the next query with the same nodes."""
+    """Return the graph with the fixed nodes of each component merged; kept for the next question with the same nodes."""
     fixed = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
     fixed[nodes] = True
     return recall(graph, ("grounded", fixed.cpu().numpy().tobytes()), lambda: _contract(graph, fixed))

@@ -11,7 +11,7 @@ from ohmformer.solve.rows import edges_of, rows_of
 
 
 def lmin_at_most(graph: Graph) -> float:
-    """Bound the smallest nonzero eigenvalue of the scaled Laplacian from above; kept for the next query.
+    """Bound the smallest nonzero eigenvalue of the scaled Laplacian from above; kept for the next question.
 
     The bound is the smallest Rayleigh quotient, over the components, of the hop distance from a far node: sharp up to a
     small factor on paths, grids and meshes, and infinite where distances say nothing, as on expanders, whose nodes are all

@@ -113,7 +113,7 @@ class Factor:
 
 
 def look(graph: Graph, limits: Limits | None = None) -> Pattern | None:
-    """Compute the pattern of a graph's factor, kept for the next query; None if beyond :data:`BEARABLE` or memory.
+    """Compute the pattern of a graph's factor, kept for the next question; None if beyond :data:`BEARABLE` or memory.
 
     This takes about as long as the elimination order, which is abandoned once it is known to need too much work.
     """
@@ -142,7 +142,7 @@ def that_fits() -> Limits:
 
 
 def prepared(graph: Graph, limits: Limits | None = None) -> Factor | None:
-    """Factorize a graph and keep the factor for the next query; return None if it would be too large."""
+    """Factorize a graph and keep the factor for the next question; return None if it would be too large."""
     pattern = look(graph, limits)
     if pattern is None:
         return None

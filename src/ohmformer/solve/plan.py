@@ -50,7 +50,7 @@ from ohmformer.solve.factor import look
 from ohmformer.solve.scaled import LARGEST, STEPS, Extremes, known_ends, prepared
 
 SPENT = "seconds by elimination"
-"""Key under which a graph stores, in a list, the predicted seconds of elimination for all its queries after the first."""
+"""Key under which a graph stores, in a list, the predicted seconds of elimination for all its questions after the first."""
 SOME_STEPS = 30
 """Predicted number of steps of conjugate gradients if nothing is known: 29 on random graphs, 20 on scale-free ones."""
 INSTEAD_OF_LAYERS = ("elimination", "direct", "LDL^T")
@@ -99,7 +99,7 @@ def plan(
 ) -> Plan:
     """Plan how ``demands`` demands on a graph or batch would be solved for, without solving.
 
-    On large graphs, more than three demands take some Lanczos steps, which are kept for the next query about the same graph.
+    On large graphs, more than three demands take some Lanczos steps, which are kept for the next question about it.
     For fewer, conjugate gradients are named unless distances show that they would be slow; an answer's own plan says whether
     they converged, or which engine followed.
 
@@ -226,7 +226,7 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
     take longer, or for 15 % of elimination's time. Their steps are part of the solve, so nothing is probed. For more
     demands, Lanczos estimates the layers of chebyshev and ends likewise, unless these most likely take less than half of
     elimination's time. Neither starts on graphs whose distances show a small spectral gap. The factor's pattern gives its
-    cost; it is skipped on expanders, or if it takes long and no factor is likely. Earlier queries answered by elimination,
+    cost; it is skipped on expanders, or if it takes long and no factor is likely. Earlier questions answered by elimination,
     except the first, count: a factor is made once they would have paid for it.
     """
     nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)

@@ -109,7 +109,7 @@ def local_part_for(graph: Graph, ends: Int[Tensor, "2 pairs"], eps: float) -> Lo
 
 
 def local_part_of_edges(graph: Graph, eps: float) -> LocalPart:
-    """Compute the local part of the resistances of all edges; kept for the next query."""
+    """Compute the local part of the resistances of all edges; kept for the next question."""
     return recall(graph, ("walks", eps), lambda: local_part_for(graph, graph.edge_index, eps))
 
 

@@ -133,7 +133,7 @@ def _solve_part(graph: Graph, psi: Tensor, part: Part, request: Request) -> tupl
     start = perf_counter()
     answer, part = _first_or_next(graph, psi, part, request)
     if part.engine == "elimination" and part.predicted == part.predicted:
-        recall(graph, SPENT, lambda: [-part.predicted])[0] += part.predicted  # for all queries but the first
+        recall(graph, SPENT, lambda: [-part.predicted])[0] += part.predicted  # for all questions but the first
     return answer, replace(part, took=perf_counter() - start)
 
 

@@ -48,7 +48,7 @@ class Rows:
 
 
 def rows_of(graph: Graph) -> Rows:
-    """Arrange the conductances of a graph by rows; kept for the next query about the same graph."""
+    """Arrange the conductances of a graph by rows; kept for the next question about the same graph."""
     return recall(graph, "rows", lambda: Rows.of(graph))
 
 

@@ -295,7 +295,7 @@ def known_ends(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> Extre
 
 
 def prepared(graph: Graph, *, floor: float = 0.0, steps: int = STEPS) -> tuple[Scaled, Extremes]:
-    """Return the scaled Laplacian of a graph and the ends of its spectrum; kept for the next query about the same graph.
+    """Return the scaled Laplacian of a graph and the ends of its spectrum; kept for the next question about the same graph.
 
     With a ``floor``, an estimate that ended early because the smallest eigenvalue is below it suffices; otherwise one that
     has converged or has taken as many ``steps``.

@@ -60,7 +60,7 @@ class Selected:
 
 
 def _selected(graph: Graph, factor: Factor) -> Selected:
-    """Return the resistances on the pattern of a graph's factor, kept for the next query."""
+    """Return the resistances on the pattern of a graph's factor, kept for the next question."""
     return recall(graph, "selected", lambda: (factor, Selected.of(factor)), fits=lambda found: found[0] is factor)[1]
 
 

@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 def _asks(question: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Turn a query function into a method about the solver's graph."""
+    """Turn a function that asks a question into a method about the solver's graph."""
 
     @wraps(question)
     def method(self: Solver, *args: P.args, **options: P.kwargs) -> R:
@@ -43,7 +43,7 @@ def _asks(question: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 
 
 class Solver:
-    """Queries about one graph or batch; made by :func:`prepare`."""
+    """Questions about one graph or batch; made by :func:`prepare`."""
 
     def __init__(self, asked: LabelledGraph, demands: int, tol: float, method: str) -> None:
         self._asked, self._options = asked, (demands, tol, method)
@@ -73,7 +73,7 @@ class Solver:
         kept = sum(bytes_kept(part.of(self.graph)) for part in self.plan.parts)
         return f"Solver({self.graph!r}, {engines}, {kept / 1e6:.3g} MB kept, prepared in {self.seconds:.2g} s)"
 
-    # ------------------------------------------------------------------------------------------------ queries
+    # ------------------------------------------------------------------------------------------------ questions
 
     potentials = _asks(flow.potentials)
     electric_flow = _asks(flow.electric_flow)
@@ -128,7 +128,7 @@ def prepare(
     resistance: Any = None,
     conductance: Any = None,
 ) -> Solver:
-    """Prepare a solver whose methods are the queries of this package, computing the factor they need once.
+    """Prepare a solver whose methods are the questions of this package, computing the factor they need once.
 
     >>> solver = prepare([("a", "b"), ("b", "c"), ("c", "a")])
     >>> round(float(solver.effective_resistance([("a", "b")]).value), 6)
@@ -139,7 +139,7 @@ def prepare(
     Args:
         graph: one graph or a batch, in any form that :func:`potentials` takes.
         demands: the expected total number of demands; a factor is made if it pays off for this number.
-        tol: the largest acceptable residual in the expected queries.
+        tol: the largest acceptable residual in the expected questions.
         method: as for :func:`potentials`.
         resistance: as for :func:`potentials`.
         conductance: likewise.

@@ -3,7 +3,7 @@
 No spectrum is needed beforehand. A random demand runs beside the given ones; its steps are those of Lanczos and estimate the
 eigenvalues of ``N = D^-1/2 L D^-1/2``, which the error estimate needs and which show whether few steps suffice; if not, the
 engine ends early, and the plan names another one. A given demand would not do: it may miss a weakly connected part of the
-graph. The ends of the spectrum are kept for the next query.
+graph. The ends of the spectrum are kept for the next question.
 """
 
 from __future__ import annotations

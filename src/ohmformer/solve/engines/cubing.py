@@ -27,7 +27,7 @@ from ohmformer.solve.engines.cubing_layers import Depth, ScaledBlock, invert_
 from ohmformer.solve.scaled import LARGEST
 
 KEPT = 2**27
-"""Maximum bytes of inverses kept for the next query."""
+"""Maximum bytes of inverses kept for the next question."""
 
 
 class CubingEngine:
@@ -115,7 +115,7 @@ class Inverses:
 def invert(graph: Graph, tol: float, *, native: bool) -> Inverses:
     """Compute ``L^+`` of every graph in float64 to a residual of ``tol``; differentiable in the resistances.
 
-    Kept for the next query, unless it requires a gradient or takes more than :data:`KEPT`.
+    Kept for the next question, unless it requires a gradient or takes more than :data:`KEPT`.
     """
     differentiable = torch.is_grad_enabled() and graph.resistance.requires_grad
     if differentiable or 8 * int(graph.graph_sizes.square().sum()) > KEPT:

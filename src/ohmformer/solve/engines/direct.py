@@ -119,7 +119,7 @@ class Inverse:
 
 
 def inverse_of(graph: Graph) -> Inverse:
-    """Return ``L^+`` from our own factor, kept for the next query, or from SuperLU's on large graphs without kernels."""
+    """Return ``L^+`` from our own factor, kept for the next question, or from SuperLU's on large graphs without kernels."""
     edited = remembered(graph, EDITED)
     if edited is not None and edited.changes:
         apply = lambda psi: graph.center_(edited.solve(psi).to(psi))  # noqa: E731

@@ -1,7 +1,7 @@
 """Engine ``elimination``: conjugate gradients in float64 with an approximate Cholesky factor, made by sampled elimination.
 
 For graphs that need too many layers: roads, power grids, meshes, rasters. The factor
-(:mod:`~ohmformer.solve.engines.elimination_factor`) is kept for the next query about the same graph. Demands are solved for
+(:mod:`~ohmformer.solve.engines.elimination_factor`) is kept for the next question about this graph. Demands are solved for
 in panels of up to eight, each column with its own coefficients; the residual is then measured on the graph, and while it
 misses the tolerance and still falls, the solution is refined.
 """
@@ -167,7 +167,7 @@ class Trial(Protocol):
 
 
 def factored(graph: Graph, *, in_c: bool) -> Factored:
-    """Return the factor of a graph, kept for the next query about the same graph."""
+    """Return the factor of a graph, kept for the next question about the same graph."""
 
     def make() -> Factored:
         factor = eliminate(graph, in_c=in_c)
