@@ -193,6 +193,13 @@ def test_no_two_nodes_of_a_preset_are_drawn_on_each_other(name, nodes):
     assert nearest**0.5 > (45 if nodes < 500 else 20)  # nodes of crowded pictures are drawn smaller
 
 
+@pytest.mark.parametrize("name", ["barbell", "erdos-renyi"])
+def test_a_preset_with_too_many_edges_is_refused_before_places_are_looked_for(name, monkeypatch):
+    monkeypatch.setattr("ohmformer.apps.explorer.presets.least_stress", lambda graph: pytest.fail("looked for places"))
+    with pytest.raises(ValueError, match="expected at most 2000 edges"):
+        preset(name, MOST_NODES)
+
+
 def test_a_molecule_is_its_heavy_atoms_and_bonds():
     pytest.importorskip("rdkit")
     drawing = molecule("OCC")

@@ -35,6 +35,7 @@ def preset(name: str, nodes: int) -> Drawing:
     if not 2 <= nodes <= MOST_NODES:
         raise ValueError(f"expected 2 to {MOST_NODES} nodes, got {nodes}")
     graph = family(name, nodes, generator=torch.Generator().manual_seed(0))
+    check_size(graph.num_nodes, graph.num_edges)  # before places are looked for, which may take seconds
     if name in ("ring", "csl"):
         places = circle(nodes)
     elif name == "path":
