@@ -50,7 +50,7 @@ class Pairs:
 
     @cached_property
     def degree(self) -> Float[Tensor, " nodes"]:
-        """The diagonal of D: ``sum_j |B_ij|`` or, for Gram degrees, ``sum_j B_ij^2``; if combinatorial, its largest entry."""
+        """The diagonal of D: ``sum_j |B_ij|``, or ``sum_j B_ij^2`` for Gram degrees; if combinatorial, the largest L_ii."""
         degree = self._sum_at_nodes(self.weight.sqrt() if self.l1 else self.weight)
         if not self.combinatorial:
             return degree

@@ -16,7 +16,7 @@ from ohmformer.experiments.molecules.norm import ResidualNorm
 
 
 class GINELayer(nn.Module):
-    """One layer."""
+    """One GINE layer."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -26,14 +26,14 @@ class GINELayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h: Float[Tensor, "nodes width"], e: EdgeFeatures, edges: Edges) -> Tensor:
-        """Update h."""
+        """Return h after the layer."""
         summed = gine_messages(h, e.mapped(self.edge), edges)
         h = self.norm(h, self.dropout(self.mlp(torch.addcmul(summed, h, 1 + self.eps))))
         return self.ff_norm(h, self.dropout(self.ff(h)))
 
 
 class GINE(Backbone):
-    """GINE layers.
+    """A stack of GINE layers.
 
     >>> x, edge_index, edge_attr = torch.randn(3, 64), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.randn(4, 64)
     >>> GINE(64, layers=2)(x, edge_index, edge_attr, batch=torch.tensor([0, 0, 0])).shape
