@@ -33,15 +33,15 @@ class Layer:
     b_skip: Any
     """``1 + alpha_R``."""
     b_gram: Any
-    """``alpha_V beta_1 alpha_QK``, the coefficient of N in the update of B."""
+    """``alpha_V beta_1 alpha_QK``, times N in the update of B."""
     b_phi: Any
-    """``alpha_V beta_2``, the coefficient of K in the update of B."""
+    """``alpha_V beta_2``, times K in the update of B."""
     skip: Any
     """``1 + w_R``."""
     gram: Any
-    """``beta_3 alpha_QK``, the coefficient of N in the update of Phi."""
+    """``beta_3 alpha_QK``, times N in the update of Phi."""
     phi: Any
-    """``beta_4``, the coefficient of K in the update of Phi."""
+    """``beta_4``, times K in the update of Phi."""
     value: Float[Tensor, " channels"]
     """The diagonal of W_V."""
     product: Float[Tensor, " channels"]
@@ -189,7 +189,7 @@ class SparseGraphs:
         return _SymmetricProduct.apply(phi, self.value, self)  # pyright: ignore[reportReturnType]
 
     def sum_over_graphs(self, x: Tensor) -> Tensor:
-        """Sum ``(chunks, ...)`` over the chunks of each graph, to ``(graphs, ...)``."""
+        """Sum ``(chunks, ...)`` over each graph to ``(graphs, ...)``."""
         if self.graphs == 1:
             return x.sum(0, keepdim=True)
         return x.new_zeros(self.graphs, *x.shape[1:]).index_add(0, self.chunk_graph, x)

@@ -33,9 +33,9 @@ from ohmformer.encoding.on_spectrum import on_spectrum
 from ohmformer.encoding.spectra import Spectra
 
 MOST_NODES = 8000
-"""Largest number of nodes of a graph for which nodes x nodes arrays are allocated."""
+"""Largest graph, in nodes, for which nodes x nodes arrays are used."""
 SPECTRA_UP_TO = 400
-"""Largest number of nodes for which functions of N are computed from eigenvectors: LAPACK takes 20 ms for 400 nodes, and
+"""Largest graph, in nodes, for which functions of N are computed from eigenvectors: LAPACK takes 20 ms for 400 nodes, and
 four times as long for two and a half times as many.
 """
 SPARSE_FROM = 40
@@ -107,7 +107,7 @@ def choose(problem: Problem) -> list[tuple[Engine, Int[Tensor, " chosen"]]]:
 Turn = tuple[Tensor, Tensor] | None
 """A matrix (channels by columns) that channels are multiplied by and a row that is added; None for neither."""
 Read = Callable[[Tensor, Tensor, Turn], Tensor]
-"""A function from pairs of nodes (u, v) to ``p_c(N)_uv`` of every channel, mapped by a :data:`Turn`."""
+"""A function of pairs of nodes (u, v) that returns ``p_c(N)_uv`` of every channel after a :data:`Turn`."""
 
 
 def functions_of(

@@ -42,7 +42,7 @@ TOGETHER = 32
 
 @dataclass(frozen=True)
 class Rows:
-    """N of one graph in CSR without its diagonal, which is stored separately."""
+    """N of one graph in CSR, with its diagonal stored separately."""
 
     start: Int[Tensor, " nodes_and_end"]
     column: Int[Tensor, " entries"]
@@ -96,7 +96,7 @@ class Points:
 
     values: Float[Tensor, " points"]
     count: Float[Tensor, " points"]
-    """The number of eigenvalues that each point represents."""
+    """The number of eigenvalues each represents."""
     own: Float[Tensor, "nodes points"]
     """``E_i`` at nodes."""
     between: Float[Tensor, "entries points"] | None

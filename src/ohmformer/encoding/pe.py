@@ -49,7 +49,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     """Encode nodes by ``M Phi_L``, where ``Phi_L`` is the output of a linear Transformer applied to the incidence matrix B.
 
     One layer is ``Phi <- (1 + w_R) Phi + (beta_3 alpha N + beta_4 Phi W_Q W_K Phi^T) Phi W_V`` with ``N = D^-1/2 B B^T
-    D^-1/2``, followed by dividing every column by its norm; ``evolve=True`` updates B likewise
+    D^-1/2``, then every column is divided by its norm; ``evolve=True`` updates B likewise
     (:mod:`ohmformer.encoding.dynamics`). Each of ``groups`` sets of weights is applied ``loops`` times in a row; ``loops``
     may be changed after training.
 
@@ -58,32 +58,32 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     - ``"walks"``, the default and the best we know: Phi_0 is the identity (one unit demand per node), so that a channel is a
       learned function of N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c is initialised as a random walk of
       c steps, and the result is multiplied by the norms that layers divided by. Deterministic, equivariant to node
-      permutations, needs no node features. Defaults: 16 channels, 16 groups.
-    - ``"diagonal"``: the same with channels initialised as diffusions, of norm one. This and all starts below default to 8
-      channels and three groups looped three times, as in the paper.
+      permutations, needs no node features. 16 channels and 16 groups by default.
+    - ``"diagonal"``: the same with channels initialised as diffusions, of norm one. Here and below the default is 8 channels
+      and three groups looped three times, as in the paper.
     - ``"features"``: a linear map of ``x``. Deterministic, equivariant to node permutations.
-    - ``"random"``: Gaussian columns. In training they are drawn anew in every call and process; in evaluation from ``seed``,
-      by the node's index in its graph; with ``generator=`` always from it. The mean of ``draws`` results is returned.
-    - ``"index"``: a trained table indexed by the node's number in its graph, as in the authors' experiments. It depends on
-      the node numbering: for reproduction only, see :meth:`paper`. Indices beyond the table wrap around.
+    - ``"random"``: Gaussian columns, in training new ones in every call and process, in evaluation those of ``seed`` by the
+      node's index in its graph; with ``generator=`` always drawn from it. The mean of ``draws`` results is returned.
+    - ``"index"``: a trained table by the node's index in its graph, as in the authors' experiments. It depends on the node
+      numbering: for reproduction only, see :meth:`paper`. Indices beyond the table wrap around.
 
     Args:
         dim: output dimension per node (edge, pair).
         read: what to encode, ``"nodes"``, ``"edges"`` or ``"pairs"``, or several of them, which are then returned as a
             tuple; edges and pairs only for ``walks`` and ``diagonal``.
-        norm: ``"running"`` to normalise channels by running means and standard deviations before M; None for no norm.
+        norm: ``"running"``, normalise channels by running means and standard deviations before M; None for no norm.
         laplacian: ``"normalized"``, N as above; or ``"combinatorial"``, L over the largest degree of its graph.
-        hidden: number k of channels of Phi.
+        hidden: number of channels k of Phi.
         groups: number of sets of weights.
         loops: how often each set is applied in a row.
         phi0: the start, one of the above.
         evolve: whether layers update B too; for graphs of up to 8,000 nodes.
         degrees: ``"gram"``, D the diagonal of ``B B^T``; or ``"l1"``, the paper's ``sum_j |B_ij|``.
         in_features: width of ``x``, for ``phi0="features"``.
-        max_nodes: number of rows of the table, for ``phi0="index"``.
+        max_nodes: rows of the table, for ``phi0="index"``.
         draws: number of results to average, for ``phi0="random"``.
         pace: for ``walks``, 0.1 by default: the weights of layers are ``pace`` times their parameters, so that an optimiser
-            with one learning rate changes them a tenth as fast. Normalised channels change many times more than weights do.
+            with one learning rate changes them a tenth as fast. Normalised channels change many times more than weights.
         seed: of the initial weights and of random starts.
 
     >>> edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
@@ -163,9 +163,9 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     def reset_parameters(self) -> None:
         """Draw initial weights.
 
-        Channels start as diffusions of different speed, ``Phi <- Phi - t N Phi``, with weak mutual repulsion. With ``walks``
-        nothing is random: channel c takes the step ``Phi <- Phi - N Phi`` in a share c / ``hidden`` of the groups and stays
-        unchanged in the others, so that it is ``(I - N)^c`` if there are as many groups as channels; channels do not
+        Channels start as diffusions of different speed, ``Phi <- Phi - t N Phi``, that weakly repel each other. With
+        ``walks`` their functions of N are not random: channel c takes the step ``Phi <- Phi - N Phi`` in its share of the
+        groups and rests in the others, so that it is ``(I - N)^c`` if there are as many groups as channels; channels do not
         interact yet. M is the identity if it is square.
         """
         draw_weights(self)
@@ -183,10 +183,10 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         spectrum: tuple[Tensor, Tensor, Tensor] | None = None,
         width: int | None = None,
     ) -> Any:
-        """Return the encoding of what ``read`` names.
+        """Return the encoding of nodes, edges or pairs, as set by ``read``.
 
-        The encoding of every node, ``(num_nodes, dim)``, of every column of ``edge_index``, ``(edges, dim)``, or of all
-        pairs of nodes of each graph, ``(graphs, width, width, dim)`` with zeros on padding.
+        The shape is ``(num_nodes, dim)`` for nodes, ``(edges, dim)`` for the columns of ``edge_index``, and ``(graphs,
+        width, width, dim)`` for all pairs of nodes of each graph, with zeros on padding.
 
         Args:
             edge_index: as in PyG, every edge in both directions or every edge once, in any order; or a whole PyG ``Data`` or
@@ -367,14 +367,14 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         return cast(RunningNorm, self.norms[what]) if self.norm else None
 
     def _weights(self) -> Float[Tensor, "layers rows hidden"]:
-        """Return the weights of all layers in the form for eigenvalues (:func:`weights_of`)."""
+        """Return the weights of all layers as :func:`weights_of` arranges them."""
         scalars, value, query, key = self._paced(self._dtype)
         _, alpha_qk, _, w_r, _, _, beta_3, beta_4 = scalars.unbind(1)
         weights = weights_of(value, query * key, beta_3 * alpha_qk, beta_4, 1 + w_r)
         return weights if self.loops == 1 else weights.repeat_interleave(self.loops, dim=0)
 
     def _paced(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return the scalars, value, query and key weights of all groups, multiplied by the pace."""
+        """Return all scalar, value, query and key weights, times the pace."""
         weights = tuple(x.to(dtype) for x in (self.scalars, self.value, self.query, self.key))
         return weights if self.pace == 1 else tuple(self.pace * x for x in weights)
 

@@ -18,7 +18,7 @@ from ohmformer.solve.currents import sum_of_differences
 TOL = 1e-9
 """The residual tolerance of every linear system."""
 DENSE = 8000
-"""Largest number of nodes for which LAPACK or a sparse LU is used, which is certain to fit in memory."""
+"""Largest graph, in nodes, for LAPACK and a sparse LU, which is certain to fit in memory."""
 CELLS = 1 << 22
 """Number of entries in one slice of right-hand sides of a large graph."""
 

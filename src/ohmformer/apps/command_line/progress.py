@@ -44,7 +44,7 @@ def show_progress(unit: str, predicted: float | None = None) -> Iterator[Callabl
 
 
 def on_terminal() -> bool:
-    """Return whether standard error is a terminal, where a bar is visible."""
+    """Return whether standard error is a terminal."""
     from rich.console import Console
 
     return Console(stderr=True).is_terminal

@@ -94,7 +94,7 @@ NEEDS: dict[Task, tuple[str, ...]] = {
 }
 """The required flags of each task."""
 UNUSED: dict[Task, tuple[str, ...]] = dict.fromkeys((Task.sparsify, Task.reduce), ("--tol", "--method"))
-"""The flags that these tasks ignore and all others use."""
+"""Flags that all other tasks use."""
 
 
 @dataclass(frozen=True)

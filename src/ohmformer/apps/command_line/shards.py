@@ -54,7 +54,7 @@ def shard(
     ] = None,
     symmetrize: Annotated[bool, typer.Option("--symmetrize", help="Merge edges listed in both directions.")] = False,
 ) -> None:
-    """Cut a graph into parts, one for each process that will hold it; after an interruption, run the same command again."""
+    """Cut a graph into parts, one for each process that will hold it; the same command resumes an interrupted run."""
     with one_sentence(OSError), progress("reading") as show:
         from ohmformer.solve.distributed import edge_file
         from ohmformer.solve.distributed import shard as run

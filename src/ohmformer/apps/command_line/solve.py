@@ -114,7 +114,7 @@ def solve(
     ] = False,
     explained: Annotated[bool, _option(ANSWER, "Show how it would be solved, and stop.", "--explain")] = False,
 ) -> None:
-    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve and keeps the best result.
+    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve at the best result so far.
 
     The table is printed with the digits that its certificate supports; all other messages go to standard error.
     """

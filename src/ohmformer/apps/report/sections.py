@@ -31,7 +31,7 @@ THEIRS = ", the authors'"
 
 
 def sections(results: Path, runs: Path) -> list[Section]:
-    """Return all sections in page order."""
+    """Build all sections, in page order."""
     documents = [Document.read(path) for path in sorted(results.glob("*.md"))]
 
     def named(*prefixes: str) -> list[Document]:
@@ -61,7 +61,7 @@ def sections(results: Path, runs: Path) -> list[Section]:
 
 
 def measured(name: str, title: str, documents: Sequence[Document], missing: tuple[str, ...]) -> Section:
-    """Return a section that shows the measurements of one topic, file by file."""
+    """Build the section on one topic from its measurements, file by file."""
     return Section(name, title, "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents), missing)
 
 
@@ -71,7 +71,7 @@ def _benchmark(script: str, found: Sequence[Document]) -> tuple[str, ...]:
 
 
 def commands(documents: Sequence[Document]) -> Section:
-    """Return a list of the commands that made the tables; every table links to its row here."""
+    """Build the section of commands that made the tables; every table links to its row here."""
     rows = "".join(
         f'<tr id="{escape(d.anchor)}"><td>{escape(d.title)}</td><td>'
         + "<br />".join(f"<code>{escape(command)}</code> {escape(rest)}" for command, rest in found)
@@ -86,7 +86,7 @@ def commands(documents: Sequence[Document]) -> Section:
 
 
 def solved_circuit(runs: Path) -> Section:
-    """Return a section with the picture drawn by ``ohmformer demo``."""
+    """Build the section with the picture that ``ohmformer demo`` draws."""
     html = picture(runs / "demo", "circuit.png", "A solved circuit: potentials as colours, currents as arrows")
     words = "<p>Potentials settle layer by layer; colours are potentials, arrows currents.</p>"
     shown = f'<figure class="hero">{html}<figcaption>{words}</figcaption></figure>' if html else ""
@@ -94,7 +94,7 @@ def solved_circuit(runs: Path) -> Section:
 
 
 def lemmas(runs: Path) -> Section:
-    """Return the verified lemmas, the depth each construction needs, and each construction's error against its bound."""
+    """Build the section of verified lemmas, required depths, and each construction's error against its bound."""
     path = runs / "verify.json"
     parts = []
     if path.is_file():
@@ -155,7 +155,7 @@ def _verification(found: Mapping[str, Any], path: Path) -> str:
 
 
 def claims(documents: Sequence[Document]) -> Section:
-    """Return the claims of the paper with verdict, evidence and command, and our own corrected ones."""
+    """Build the section of the paper's claims with verdict, evidence and command, and our own corrected ones."""
     text = _page_of_the_docs("claims.md").text
     for document in documents:
         text = text.replace(f"](../results/{document.path.name})", f"](#{document.anchor})")
@@ -166,7 +166,7 @@ def claims(documents: Sequence[Document]) -> Section:
 
 
 def errata() -> Section:
-    """Return the errata of the paper."""
+    """Build the section of the paper's errata."""
     return Section(
         "errata",
         "Errata of the paper",
@@ -181,7 +181,7 @@ def _page_of_the_docs(name: str) -> Document:
 
 
 def compared_figures(documents: Sequence[Document]) -> Section:
-    """Return Figures 1 to 3 at the largest preset that was run, with the authors' numbers beside ours."""
+    """Build the section of Figures 1 to 3, at the largest preset run, with the authors' numbers beside ours."""
     parts, missing = [], []
     for figure in PANELS:
         mine = {d.path.stem.split("-", 1)[-1]: d for d in documents if d.path.stem.startswith(f"{figure}-")}
@@ -222,14 +222,14 @@ def beside_the_authors(table: Table) -> Table | None:
 
 
 def molecule_tables(documents: Sequence[Document]) -> Section:
-    """Return Table 2 and the other tables about molecules."""
+    """Build the section of Table 2 and the other tables about molecules."""
     html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
     there = any(d.path.stem.startswith("table2") for d in documents)
     return Section("molecules", "Molecules", html, () if there else ("ohmformer reproduce table2",))
 
 
 def benchmarks(documents: Sequence[Document]) -> Section:
-    """Return all other measurements, ratios first."""
+    """Build the section of all other measurements, ratios first."""
     advice = "make bench"
     if not (SOURCE / "benchmarks").is_dir():
         advice = "ohmformer report --results FOLDER, with the folder results of the library's source,"
@@ -259,7 +259,7 @@ def ratios(table: Table) -> Iterator[tuple[str, float]]:
 
 
 def training_runs(runs: Path) -> Section:
-    """Return a list of the training runs of ``ohmformer learn``."""
+    """Build the section of trainings by ``ohmformer learn``."""
     rows = []
     for path in sorted(runs.glob("learn/*/result.json")):
         found = _read_json(path)
@@ -272,7 +272,7 @@ def training_runs(runs: Path) -> Section:
 
 
 def this_machine() -> Section:
-    """Describe the machine on which the report was made; every table names its own machine."""
+    """Build the section on the machine that made the report; every table names its own machine."""
     words = "<p>Where this page was made. Every table above names the machine, command and commit of its own numbers.</p>"
     return Section(
         "machine", "The machine", words + html_table(["what", "which"], list(machine.facts().items()), numbers_from=2)

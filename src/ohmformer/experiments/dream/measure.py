@@ -28,7 +28,7 @@ from ohmformer.graph.files import whole_file
 
 FEWEST = 10
 Progress = Callable[[int, int, str], None]
-"""A function called with (steps done, all steps, description of the current step)."""
+"""Called with (steps done, all steps, current step)."""
 
 
 def probe(

@@ -45,7 +45,7 @@ class Parts:
         return cls(rank < 6 * graphs, (rank >= 6 * graphs) & (rank < 8 * graphs), rank >= 8 * graphs)
 
     def at(self, owner: Tensor) -> Parts:
-        """Return the masks of items, given the graph of each item."""
+        """Return the masks for items of the given graphs."""
         return Parts(self.fit[owner], self.choose[owner], self.judge[owner])
 
 
@@ -154,7 +154,7 @@ def _descend(
 
 
 def _known(sizes: Tensor) -> Float[Tensor, "items 4"]:
-    """Return the features of the number n of nodes, ``1, n, n^2, 1/n``, with n divided by its mean."""
+    """Return ``1, n, n^2, 1/n`` with n the numbers of nodes over their mean."""
     n = sizes.double() / sizes.double().mean()
     return torch.stack([torch.ones_like(n), n, n.square(), n.reciprocal()], 1)
 
@@ -164,7 +164,7 @@ def _degrees(targets: Targets) -> Float[Tensor, "nodes classes"]:
 
 
 def _standard(x: Tensor, fit: Tensor) -> Float[Tensor, "nodes width"]:
-    """Standardise columns by mean and deviation of the fitted nodes; constant columns become zero."""
+    """Standardise columns by mean and standard deviation of the fitted nodes; constant columns become zero."""
     x = x.double()
     centre, spread = x[fit].mean(0), x[fit].std(0)
     return (x - centre) / torch.where(spread > 1e-9 * (centre.abs() + spread), spread, torch.inf)

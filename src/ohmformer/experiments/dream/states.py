@@ -21,7 +21,7 @@ MOST_LABELS = 64
 """Most distinct values of an integer column that is one-hot encoded."""
 
 Forward = Callable[[nn.Module, Any], Any]
-"""A function that runs a model on a batch."""
+"""Runs a model on a batch."""
 
 
 def node_states(

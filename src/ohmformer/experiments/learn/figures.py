@@ -103,7 +103,7 @@ def _job(preset: str, task: str, graphs: str, model: str, layers: int, init: str
 
 @lru_cache(maxsize=32)
 def lemma_losses(task: str, graphs: str, depths: tuple[int, ...], count: int = 200) -> dict[str, list[dict[str, float]]]:
-    """Measure log losses of the lemmas' constructions at each depth, by lemma, on ``count`` graphs of a family (seed 0).
+    """Measure log losses of the lemmas' constructions at each depth, by statement, on ``count`` graphs of a family (seed 0).
 
     Each is built for the interval that contains the eigenvalues of all these graphs. Eigenvectors have no entry: with k = 10
     columns Lemma 6 needs 11 layers for its first iteration.

@@ -61,7 +61,7 @@ class Distance:
     log_prediction: float
     """Log of the paper's loss between both answers."""
     sensitivity: float
-    """Mean cosine between the Jacobians of an answer with respect to its demand; 1 if they are parallel."""
+    """Mean cosine between the Jacobians of an answer in its demand; 1 if they are parallel."""
     weights: float
     """Relative distance of the block multiples up to symmetries, see :func:`weight_distance`."""
     identity_share: float

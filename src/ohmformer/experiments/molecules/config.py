@@ -12,8 +12,8 @@ ENCODINGS = (
     "none", "lappe", "signnet", "rwse", "resistance", "resistive-embedding", "heat", "rrwp",
     "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs", "lt-all-pairs",
 )  # fmt: skip
-"""``lt`` is the linear Transformer: ``diagonal`` is the default public encoder, ``pairs`` the same also read on bonds,
-``all-pairs`` also on all pairs of atoms; the others are named by their start Phi_0.
+"""``lt`` is the linear Transformer: ``diagonal`` is the public encoder with its default start, ``pairs`` the same read on
+bonds too, ``all-pairs`` on all pairs of atoms too; the others are named by their start Phi_0.
 """
 PAIRWISE = ("rrwp", "lt-all-pairs")
 """Encodings of atom pairs, which only the attention of ``gps`` can use."""

@@ -30,7 +30,7 @@ class Target:
 
     @classmethod
     def of(cls, train: MoleculeTable, ring: int | None) -> Target:
-        """Measure mean and deviation of the parts on training molecules; constant parts contribute nothing."""
+        """Measure mean and standard deviation of the parts on training molecules; constant parts contribute nothing."""
         parts = _parts(train, ring)
         if not bool(parts.isfinite().all()):
             raise ValueError("expected finite targets, got some that are not")

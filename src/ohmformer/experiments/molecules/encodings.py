@@ -1,8 +1,8 @@
 """All positional encodings of the experiment, by name.
 
 ``keep`` precomputes, for all molecules of a split, what does not change in training. An ``Encoding`` maps a batch to columns
-per atom and optionally per edge and per pair of atoms, with mean 0 and deviation 1: by fixed factors measured before
-training, or by the norm of ``LinearTransformerPE`` itself.
+per atom and optionally per edge and per pair of atoms, with mean 0 and standard deviation 1: by fixed factors measured
+before training, or by the norm of ``LinearTransformerPE`` itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Encoding(nn.Module):
         return None, None, None
 
     def calibrate(self, split: Split) -> None:
-        """Measure mean and deviation on training molecules, if the encoding is standardised by fixed factors."""
+        """Measure mean and standard deviation on training molecules, if the encoding is standardised by fixed factors."""
 
 
 class Standardize(nn.Module):
@@ -119,7 +119,7 @@ class Learned(_Standardized):
 
 
 class LearnedSpectral(Encoding):
-    """The default ``LinearTransformerPE`` on precomputed spectra."""
+    """``LinearTransformerPE`` with its default start, on precomputed spectra."""
 
     def __init__(self, model: LinearTransformerPE) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class RelativeWalks(Encoding):
 
     @torch.no_grad()
     def calibrate(self, split: Split) -> None:
-        """Measure mean and deviation on training molecules."""
+        """Measure mean and standard deviation on training molecules."""
         read = self.rows(split.take(torch.arange(min(len(split), PART))))[0]
         for scale, x in zip(self.scale, read, strict=True):
             cast(Standardize, scale).measure(x)

@@ -26,7 +26,7 @@ class GINELayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h: Float[Tensor, "nodes width"], e: EdgeFeatures, edges: Edges) -> Tensor:
-        """Return h after the layer."""
+        """Update h."""
         summed = gine_messages(h, e.mapped(self.edge), edges)
         h = self.norm(h, self.dropout(self.mlp(torch.addcmul(summed, h, 1 + self.eps))))
         return self.ff_norm(h, self.dropout(self.ff(h)))

@@ -68,7 +68,7 @@ class GPSLayer(nn.Module):
         dense: Dense,
         pairs: Float[Tensor, "graphs size size columns"] | None,
     ) -> Float[Tensor, "nodes width"]:
-        """Return h after the layer."""
+        """Update h."""
         local = self.norm(h, self.dropout(self.mlp(h + gine_messages(h, e, edges))))
         h = local + self.attention_norm(h, self.dropout(self.out(self.attend(h, dense, pairs))))
         return self.ff_norm(h, self.dropout(self.ff(h)))

@@ -101,7 +101,7 @@ class GraphTransformerLayer(nn.Module):
         e: EdgeFeatures,
         edges: Edges,
     ) -> tuple[Float[Tensor, "nodes width"], EdgeFeatures]:
-        """Return h and e after the layer."""
+        """Update h and e."""
         qkv, edge = self.qkv(h).to(h.dtype), e.mapped(self.edge).to(h.dtype)  # autocast may have rounded them
         mixed, w = _Attention.apply(qkv, edge, edges, self.heads)  # pyright: ignore[reportGeneralTypeIssues]
         h = self.norm(h, self.out(mixed))

@@ -1,6 +1,6 @@
 """Table 2 of the paper, and the field's benchmarks: grids of runs, and their results as a table and a picture.
 
-Rows are encodings; a cell is the mean over seeds with its deviation. Runs are saved in folders named by their
+Rows are encodings; a cell is the mean over seeds with its standard deviation. Runs are saved in folders named by their
 configurations, so that a grid can be resumed, and a larger one reuses the runs of a smaller one.
 """
 
