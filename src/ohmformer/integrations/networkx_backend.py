@@ -78,7 +78,7 @@ def should_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 def resistance_distance(
     G: BackendGraph, nodeA: Any = None, nodeB: Any = None, weight: Any = None, invert_weight: bool = True
 ) -> float | dict[Any, Any]:
-    """Return ``R_ab = (e_a - e_b)^T L^+ (e_a - e_b)`` of one pair, of one node with all nodes, or of all pairs."""
+    """Return the resistance ``R_ab = (e_a - e_b)^T L^+ (e_a - e_b)`` of one pair, of one node with all nodes, or of all pairs."""
     if not len(G):
         raise nx.NetworkXError("expected a graph with at least one node, got none")
     for name, node in (("nodeA", nodeA), ("nodeB", nodeB)):
@@ -109,7 +109,7 @@ def effective_graph_resistance(G: BackendGraph, weight: Any = None, invert_weigh
 def current_flow_closeness_centrality(
     G: BackendGraph, weight: Any = None, dtype: Any = float, solver: str = "lu"
 ) -> dict[Any, float]:
-    """Return ``1 / sum_w R_vw`` of every node, where ``sum_w R_vw = n L^+_vv + tr L^+``."""
+    """Return the closeness ``1 / sum_w R_vw`` of every node, where ``sum_w R_vw = n L^+_vv + tr L^+``."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     diagonal = pinv_diagonal(graph)
@@ -150,7 +150,7 @@ def current_flow_betweenness_centrality_subset(
 def edge_current_flow_betweenness_centrality(
     G: BackendGraph, normalized: bool = True, weight: Any = None, dtype: Any = float, solver: str = "full"
 ) -> dict[tuple[Any, Any], float]:
-    """Return ``|I_e|`` of every edge, summed over all pairs of nodes."""
+    """Return the betweenness of every edge: ``|I_e|``, summed over all pairs of nodes."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     flows = pair_flows(graph, [torch.arange(len(G))])
@@ -166,7 +166,7 @@ def edge_current_flow_betweenness_centrality_subset(
     dtype: Any = float,
     solver: str = "lu",
 ) -> dict[tuple[Any, Any], float]:
-    """Return ``|I_e| / 2`` of every edge, summed over source-target pairs."""
+    """Return the betweenness of every edge: ``|I_e| / 2``, summed over source-target pairs."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     flows = pair_flows(graph, [_numbers(G, sources), _numbers(G, targets)]) / 2

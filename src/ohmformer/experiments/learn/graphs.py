@@ -36,7 +36,7 @@ class GraphDistribution:
     nodes: int = 10
     spread: int | float = 2.0
     unit: bool = False
-    """Whether ``B`` is scaled to ``|B|_F = 1``, which changes targets only by a scale factor."""
+    """Whether ``B`` is scaled to ``|B|_F = 1``, which keeps the answers of scale-free tasks up to scale."""
 
     def __post_init__(self) -> None:
         name = ALIASES.get(self.family, self.family)

@@ -57,7 +57,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: natural log losses on fresh graphs for every seed, and the cost of training."""
+    """A finished run: natural log losses on new random graphs for every seed, and the cost of training."""
 
     setting: Setting
     steps: int
