@@ -66,9 +66,9 @@ class Entry:
 
 
 def encoder(name: str, exact: Sequence[str] = (), s: float = 0.5) -> Encode:
-    """Return an encoding function by name: one of :data:`FIXED`, or a model (shipped name, folder or hub repository).
+    """Return an encoding function: one of :data:`FIXED`, or a model by shipped name, folder or hub repository.
 
-    The function also returns the exact quantities named in ``exact``.
+    It also returns the quantities named in ``exact``.
     """
     transform = FIXED[name]() if name in FIXED else transforms.AddLinearTransformerPE(name, "pe")
 
@@ -202,7 +202,7 @@ def encode_file(
     cluster: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Encode every graph of ``source`` into ``out``; return the number of graphs and the number that could not be read.
+    """Encode every graph of ``source`` into ``out``; return the numbers of all graphs and of unreadable ones.
 
     Unreadable graphs are listed in a file named as ``out`` with the suffix ``.bad.csv``. If no graph can be read, a
     ValueError is raised and nothing is written. ``exact`` names quantities to write beside the encoding
@@ -322,7 +322,7 @@ def _work(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(parts: Path, i: int) -> Path:
-    """Return the path of the part file of chunk i."""
+    """Return the path of part file i."""
     return parts / f"part-{i:06d}.parquet"
 
 
@@ -345,7 +345,7 @@ def _write_part(parts: Path, i: int, entries: list[Entry], columns: Columns) -> 
 
 
 def _type(column: str) -> Any:
-    """Return the Arrow type of a column: float32 lists for encodings, float64 lists for exact quantities."""
+    """Return the Arrow type: float32 lists for encodings, float64 lists for exact quantities."""
     pa = require("pyarrow", "encode")
     return pa.list_(pa.float32() if column == "encoding" else pa.float64())
 

@@ -92,7 +92,7 @@ def fixed_layers(
 
 
 class GramState:
-    """B represented by ``G = B B^T = D^1/2 N D^1/2``, without an edge axis. D is the diagonal of G, whose trace is one."""
+    """B as ``G = B B^T = D^1/2 N D^1/2``, without an edge axis. D is the diagonal of G, whose trace is one."""
 
     def __init__(self, seen: Float[Tensor, "graphs width width"], degree: Float[Tensor, "graphs width"]) -> None:
         share = degree / degree.sum(1, keepdim=True).clamp(min=TINY)

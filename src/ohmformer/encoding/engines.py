@@ -2,7 +2,7 @@
 
 All engines compute the same layers (:mod:`ohmformer.encoding.dynamics`); only :func:`choose` and :func:`functions_of` decide
 among them. Some have a native variant, which is used whenever :mod:`ohmformer.encoding.kernels` says that the kernel
-supports the input. Phi_0 is the identity (one unit demand per node) or another start.
+supports the input. The identity as Phi_0 is one unit demand per node.
 
 ===================  =====================================================  ==========================================
 engine               for                                                    native variant
@@ -65,7 +65,7 @@ class Problem:
         return len(self.layers[0].value)
 
     def select(self, which: Int[Tensor, " chosen"]) -> tuple[Problem, Int[Tensor, " nodes"]]:
-        """Return the problem restricted to some graphs, and the indices of their nodes in this one."""
+        """Return the problem of some graphs, and the indices of their nodes in this one."""
         pairs, node = self.pairs.select(which)
         return replace(self, pairs=pairs, start=None if self.start is None else self.start[node]), node
 

@@ -36,7 +36,7 @@ class Pairs:
     combinatorial: bool = False
     """Whether N is ``L / max_i L_ii``: every node is divided by the largest degree of its graph."""
     unit: float | Float[Tensor, " graphs"] = 1.0
-    """The factor that weights were divided by, for all graphs or per graph; it includes 0.5 if edges are listed twice."""
+    """The divisor of weights, for all graphs or per graph; it includes 0.5 if edges are listed twice."""
 
     @property
     def u(self) -> Int[Tensor, " pairs"]:

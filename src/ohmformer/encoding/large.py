@@ -29,11 +29,11 @@ from ohmformer import native
 from ohmformer.encoding.inputs import Pairs
 
 EXACT = 4e9
-"""Most work allowed for exact values, in steps along an entry of N (each for one or 16 columns): 4 to 10 s on one core."""
+"""Most work for exact values, in steps along an entry of N (for one or 16 columns): 4 to 10 s on one core."""
 SHORT = 6
 """Steps of the longest walks computed exactly beside estimates; shorter ones if that takes more work than BESIDE."""
 BESIDE = 5e9
-"""Most work allowed for short walks, in steps along an entry of N: on a million nodes less than for the probes."""
+"""Most work for short walks, in steps along an entry of N: on a million nodes less than for the probes."""
 PROBES = 64
 """Number of random sign vectors (probes)."""
 TOGETHER = 32

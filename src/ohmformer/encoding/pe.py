@@ -197,8 +197,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
             x: node features, for ``phi0="features"``.
             generator: draws random starts.
             spectrum: what ``AddSpectrum`` stores in the data, ``(spectrum_values, spectrum_vectors, spectrum_check)``.
-            width: number of nodes that pairs are padded to; by default that of the largest graph, which synchronises the
-                device.
+            width: number of nodes that pairs are padded to; by default that of the largest graph, read from the device.
 
         >>> from torch_geometric.data import Data
         >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
@@ -245,7 +244,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     def _small(
         self, spectra: tuple[Tensor, Tensor], edge_index: Tensor, batch: Tensor | None, graphs: int, check: Any = None
     ) -> Any:
-        """Return the result of :meth:`on` from a single kernel, or None if the kernel does not support the input."""
+        """Return the result of :meth:`on` by one kernel, or None if it does not support the input."""
         if "pairs" in self.reads or torch.compiler.is_compiling():
             return None
         turns = [] if torch.is_grad_enabled() else [self._turn(what) for what in self.reads]

@@ -15,7 +15,7 @@ QUANTITIES = ("resistances", "heat", "eigenvalues")
 
 
 def exact_quantities(graphs: list[Data], names: Sequence[str], s: float) -> dict[str, list[Tensor]]:
-    """Return exact quantities of every graph, in float64: ``resistances`` of the pairs u < v, row by row, infinite between
+    """Return for every graph, in float64: ``resistances`` of the pairs u < v, row by row, infinite between
     components; ``heat``, the entries u <= v of ``exp(-s L)``, row by row; ``eigenvalues`` of L, ascending, those of the null
     space exactly zero.
     """

@@ -29,10 +29,9 @@ class AddRelativeEncoding(Encoding):
 
     Args:
         kind: ``"resistance"``, ``1 / (1 + R_uv)``, 0 between components; ``"heat"``, ``exp(-s L)_uv`` for each of ``times``;
-            ``"walks"``, ``(D^-1 A)^k_uv`` for k = 0 .. ``steps`` - 1 (RRWP); ``"learned"``, ``model`` with its current
-            weights.
-        times: times s of the heat kernel.
-        steps: number of powers of the walk.
+            ``"walks"``, ``(D^-1 A)^k_uv`` for k = 0 .. ``steps`` - 1 (RRWP); ``"learned"``, the current ``model``.
+        times: of the heat kernel.
+        steps: powers of the walk.
         model: a :class:`LinearTransformerPE` with ``read="pairs"``, which is copied.
         attr_name: the attribute that stores the rows.
 

@@ -1,6 +1,6 @@
 """Save and load models as ``config.json`` and ``model.safetensors``, in folders and on the Hugging Face hub.
 
-Loading executes no code from the files, and an invalid file raises a ValueError that names it.
+Loading executes no code from files; an invalid file raises a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
 
 
 def check_state(model: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Raise a ValueError for weights of a wrong shape; a state saved without the count of random starts begins at zero."""
+    """Raise a ValueError for weights of a wrong shape; a missing count of random starts begins at zero."""
     for name, wanted in model.state_dict().items():
         if name == "calls":
             state.setdefault(f"{prefix}calls", torch.zeros_like(wanted))

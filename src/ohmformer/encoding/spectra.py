@@ -31,7 +31,7 @@ class Spectra:
     """Eigenvalues and eigenvectors of every graph, with their positions per node."""
 
     values: Float[Tensor, " nodes"]
-    """The eigenvalues of each graph, as many as nodes, at the positions of its nodes."""
+    """The eigenvalues of each graph, at the positions of its nodes."""
     vectors: Float[Tensor, " entries"]
     """The eigenvector matrices, nodes by eigenvalues, row by row."""
     start: Int[Tensor, " graphs_and_end"]

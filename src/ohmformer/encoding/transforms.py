@@ -101,7 +101,7 @@ def heat_at(data: Data, times: Sequence[int | float], laplacian: str, u: Tensor,
 
 
 class Encoding(BaseTransform):
-    """Base class of transforms that compute one tensor from the data; its ``repr`` shows all arguments."""
+    """Base class of transforms that compute one tensor; ``repr`` shows all arguments."""
 
     attr_name: str | None
     about_edges = False

@@ -92,7 +92,7 @@ def pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
 
 
 def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[slice, Float[Tensor, "part chosen"]]]:
-    """Yield, for slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit current from each of the given nodes s.
+    """Yield, for slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit current from each given node s.
 
     It is computed from the columns of ``L^+`` of those nodes if these fit, else from those of the edges, slice by slice.
     """

@@ -78,7 +78,7 @@ def should_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 def resistance_distance(
     G: BackendGraph, nodeA: Any = None, nodeB: Any = None, weight: Any = None, invert_weight: bool = True
 ) -> float | dict[Any, Any]:
-    """Return the resistance ``R_ab = (e_a - e_b)^T L^+ (e_a - e_b)`` of one pair, of one node with all nodes, or of all pairs."""
+    """Return the resistance ``R_ab = (e_a - e_b)^T L^+ (e_a - e_b)`` of one pair, of one node with all, or of all pairs."""
     if not len(G):
         raise nx.NetworkXError("expected a graph with at least one node, got none")
     for name, node in (("nodeA", nodeA), ("nodeB", nodeB)):
@@ -227,7 +227,7 @@ def _by_edge(G: BackendGraph, graph: Graph, flows: Float[Tensor, " edges"], pair
 
 
 def _pairs_counted(n: int, normalized: bool) -> float:
-    """Return networkx's divisor: the number of ordered pairs of other nodes, or 2 if not normalized."""
+    """Return networkx's divisor: the number of ordered pairs of other nodes, or 2."""
     return (n - 1.0) * (n - 2.0) if normalized else 2.0
 
 

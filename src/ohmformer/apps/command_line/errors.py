@@ -60,7 +60,7 @@ def in_flags(text: str, flags: Collection[str]) -> str:
 
 
 class FlagCommand(TyperCommand):
-    """A command that stores its flags in :data:`FLAGS` while it runs, for :func:`in_flags`."""
+    """A command that sets :data:`FLAGS` while it runs, for :func:`in_flags`."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

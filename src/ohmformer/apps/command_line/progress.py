@@ -12,7 +12,7 @@ from typing import Any
 def progress(
     words: str, *, quiet: bool = False, predicted: float | None = None
 ) -> Iterator[Callable[[int, int | None, str], None]]:
-    """Show a progress bar while a ``with`` block runs on a terminal; yield a function of steps done, all steps, and a label.
+    """Show a progress bar while a ``with`` block runs on a terminal; yield a function of steps done, all steps, label.
 
     The time left is estimated from the rate of steps or, if their number is unknown, from the ``predicted`` seconds.
     """

@@ -82,7 +82,7 @@ def shard(
 
 
 def solve_shards(folder: Path, task: Task, given: Mapping[str, Any], out: Path | None) -> None:
-    """Answer a question about a sharded graph; every process of the group runs this."""
+    """Answer a question about shards; every process of the group runs this."""
     with _process_group() as rank:
         import torch
 

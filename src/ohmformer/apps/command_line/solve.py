@@ -20,7 +20,7 @@ PAIR = "--pair"
 FILE, ASKED, ANSWER = "How the file is read", "What is asked", "What is written"
 """Headings of the help text."""
 CERTIFICATE = ("method", "layers", "residual", "error", "error_kind", "bound", "seconds", "stopped", "note")
-"""The fields of an answer in the output of ``--json``."""
+"""Fields of an answer in ``--json``."""
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "conjugate", "elimination", "direct")
 """As in :mod:`ohmformer.solve.plan`; repeated here so that completion need not import torch; a test compares them."""
 
@@ -214,7 +214,7 @@ def _asked_pairs(
 
 
 def _kept_nodes(named: NamedGraph, keep: list[str] | None, sep: str | None) -> list[str] | None:
-    """Return the nodes of every ``--keep``: the named node, or those listed in a file if no node has that name."""
+    """Return the nodes of every ``--keep``: a node, or those in a file if no node has that name."""
     if not keep:
         return None
     from ohmformer.graph.files import read_nodes

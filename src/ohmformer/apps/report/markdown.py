@@ -21,7 +21,7 @@ PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 LARGEST_PICTURE = 8_000_000
 _PARSER = MarkdownIt("commonmark", {"html": False, "xhtmlOut": True}).enable("table")
 COMMAND = re.compile(r"(?:python benchmarks/|ohmformer |torchrun |make |pytest )")
-"""Pattern of the first words of commands that generate results."""
+"""Pattern of commands that generate results."""
 _CONTROLS = {i: None for i in range(32) if chr(i) not in "\t\n\r"}
 
 

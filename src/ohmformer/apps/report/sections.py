@@ -175,7 +175,7 @@ def errata() -> Section:
 
 
 def _page_of_the_docs(name: str) -> Document:
-    """Read a documentation page, which a wheel ships beside this file and a checkout has in its docs."""
+    """Read a page of the documentation, in a wheel from beside this file."""
     beside = Path(__file__).with_name(name)
     return Document.read(beside if beside.is_file() else SOURCE / "docs" / name)
 

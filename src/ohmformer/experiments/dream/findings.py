@@ -23,7 +23,7 @@ CONTROLS = ("trained", "degree", "untrained", "features", "shuffled")
 STYLES = {"trained": "C0-o", "degree": "C0--", "untrained": "C1-s", "features": "C2:", "shuffled": "0.6"}
 WORDS = {"degree": "degrees taken out", "shuffled": "targets shuffled"}
 LEAST = 0.05
-"""Mean values below this are reported as "in no layer", and differences below a tenth of it as none."""
+"""Values below this are reported as "in no layer", differences below a tenth of it as none."""
 
 
 @dataclass(frozen=True)

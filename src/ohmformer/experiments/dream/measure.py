@@ -52,9 +52,9 @@ def probe(
         untrained: the model with initial weights; by default redrawn for every seed by ``reset_parameters``.
         features: the input features of every node; ``x`` by default.
         forward: how to run the model on a batch.
-        seeds: number of random splits of the graphs into those that probes are fitted on and those they are evaluated on.
+        seeds: number of splits of the graphs into those that probes are fitted and evaluated on.
         folder: where the values of every seed are stored, so that an interrupted call can be resumed.
-        progress: called with the progress.
+        progress: see :data:`Progress`.
     """
     if seeds < 1:
         raise ValueError(f"expected at least 1 seed, got {seeds}")

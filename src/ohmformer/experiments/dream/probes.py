@@ -32,7 +32,7 @@ MOST_DEGREE = 8
 
 @dataclass(frozen=True)
 class Parts:
-    """Masks of the graphs that a probe is fitted on, that choose its penalty, and that it is evaluated on."""
+    """Masks of the graphs for fitting a probe, choosing its penalty, and evaluation."""
 
     fit: Bool[Tensor, " graphs"]
     choose: Bool[Tensor, " graphs"]
@@ -69,7 +69,7 @@ def node_probe(states: Float[Tensor, "nodes width"], targets: Targets, parts: Pa
 def pair_probe(
     states: Float[Tensor, "nodes width"], targets: Targets, parts: Parts, draw: torch.Generator, *, degree: bool = False
 ) -> float:
-    """Compute R^2 of squared distances between linearly mapped states as predictions of pair resistances."""
+    """Compute R^2 of squared distances of linearly mapped states for pair resistances."""
     u, v = targets.pairs
     owner = targets.nodes.owner
     part, known = parts.at(owner[u]), _known(targets.nodes.counts[owner[u]])

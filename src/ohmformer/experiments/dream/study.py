@@ -149,7 +149,7 @@ def _states(model: MoleculeModel, split: Split) -> tuple[dict[str, Tensor], Tens
 
 
 def by_group(found: Sequence[Probed]) -> dict[str, Findings]:
-    """Join the findings of runs with the same backbone and encoding."""
+    """Join the findings by backbone and encoding."""
     groups: dict[str, list[Probed]] = {}
     for run in found:
         groups.setdefault(run.group, []).append(run)

@@ -56,7 +56,7 @@ def update(
 
 
 def orthogonal_factor(x: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
-    """Approximate ``U V^T`` of ``x = U S V^T``; the singular values of the result lie between 0.7 and 1.2."""
+    """Approximate ``U V^T`` of ``x = U S V^T``; the result has singular values from 0.7 to 1.2."""
     a, b, c = QUINTIC
     x = x / (x.square().sum(dim=(-2, -1), keepdim=True).sqrt() + 1e-20)
     for _ in range(5):

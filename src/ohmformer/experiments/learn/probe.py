@@ -4,7 +4,7 @@
   The gain is fitted by least squares, ``h_j = <v_j^T phi, v_j^T psi> / |v_j^T psi|^2``, and the residual of the fit
   measures how far the model is from being a function of the Laplacian.
 - **Distance to the lemma**, at the same depth and with the same normalisation: in prediction (the loss between both
-  answers), in sensitivity (the cosine between the Jacobians of an answer with respect to its demand) and in weights
+  answers), in sensitivity (the cosine between the Jacobians of an answer in its demand) and in weights
   (relative, minimised over all scales of the answer block, which no answer depends on; matrices are first projected onto
   multiples of the identity, and the share of their norm that remains is reported).
 - **Depth beyond training.** The last layer, or the last two, repeated several times.

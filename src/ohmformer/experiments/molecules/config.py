@@ -134,7 +134,7 @@ class RunConfig:
         return cls(**values)
 
     def differences(self, other: RunConfig) -> str:
-        """Return the names of the fields in which another run differs."""
+        """Return the names of fields in which another run differs."""
         mine, theirs = asdict(self), asdict(other)
         return ", ".join(f"{k} {theirs[k]!r} instead of {v!r}" for k, v in mine.items() if theirs[k] != v)
 

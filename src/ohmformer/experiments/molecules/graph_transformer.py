@@ -116,8 +116,8 @@ class GraphTransformer(Backbone):
     """The paper's Graph Transformer.
 
     Args:
-        width: number of columns of h and e.
-        heads: number of attention heads, which divide the width.
+        width: columns of h and e.
+        heads: attention heads, which divide the width.
         layers: number of layers.
 
     >>> x, edge_index, edge_attr = torch.randn(3, 64), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.randn(4, 64)

@@ -92,6 +92,6 @@ class MoleculeModel(nn.Module):
         return self.readout(h, batch)
 
     def parameter_counts(self) -> dict[str, int]:
-        """Return the number of parameters of the model and of the encoding."""
+        """Count the parameters of the model and of the encoding."""
         every = sum(p.numel() for p in self.parameters())
         return {"parameters": every, "encoding_parameters": sum(p.numel() for p in self.encoding.parameters())}

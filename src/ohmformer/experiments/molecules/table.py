@@ -39,7 +39,7 @@ Bad = list[tuple[int, str]]
 
 @dataclass(frozen=True)
 class MoleculeTable:
-    """Molecules of a file, concatenated, each bond once; :attr:`nodes` and :attr:`bonds` give the rows of each molecule."""
+    """Molecules of a file, each bond once; :attr:`nodes` and :attr:`bonds` give the rows of each molecule."""
 
     atom: Int[Tensor, " nodes"]
     """The label of every atom, as an index into ``labels``."""

@@ -103,7 +103,7 @@ def finished(folder: Path) -> list[Run]:
 
 
 def _key(config: RunConfig) -> tuple:
-    """Return a key that is equal for runs that differ only in the seed."""
+    """Return the key of runs that differ only in the seed."""
     return tuple(v for k, v in json.loads(config.json()).items() if k != "seed")
 
 
