@@ -1,6 +1,6 @@
 """The learned positional encoding: a module, PyG transforms, pairwise biases, pretraining and bulk encoding.
 
-Names are imported when they are first used, so that the command line does not wait for PyTorch Geometric.
+Names are imported on first use, so that the command line starts without importing PyTorch Geometric.
 """
 
 from importlib import import_module

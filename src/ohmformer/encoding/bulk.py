@@ -1,8 +1,8 @@
 """Encode all graphs of a file into one Parquet file, chunk by chunk, so that an interrupted run continues where it stopped.
 
-Every chunk of the input becomes one part file, which is written whole or not at all. A run first looks which parts are
-there; when all are, they become the output and are removed. A row is a graph: ``row`` (its number in the input), ``name``,
-``nodes``, ``encoding``, its ``nodes x dim`` numbers row by row, and exact quantities, if they are asked for
+Every chunk of the input becomes one part file, written atomically. A run skips the parts that already exist; when all
+exist, they are joined into the output and removed. A row is a graph: ``row`` (its number in the input), ``name``,
+``nodes``, ``encoding`` (its ``nodes x dim`` values in row-major order), and exact quantities if requested
 (:mod:`~ohmformer.encoding.quantities`).
 """
 
@@ -29,7 +29,7 @@ from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file
 from ohmformer.graph.text_table import find_separator
 
 Columns = dict[str, list[Tensor]]
-"""Numbers of some graphs, by the names of the columns: for each graph its encoding, and what else was asked for."""
+"""Columns by name: for each graph the values of its encoding and of the requested quantities."""
 Encode = Callable[[list[Data]], Columns]
 
 FIXED = {
@@ -38,21 +38,21 @@ FIXED = {
     "heat": lambda: transforms.AddHeatDiagonalPE(attr_name="pe"),
     "eigenvectors": lambda: transforms.AddEigenvectorPE(6, attr_name="pe"),
 }
-"""Encodings that are not learned, by name."""
+"""Encodings without learned weights, by name."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the input is to be read."""
+    """Options for reading the input."""
 
     column: str | None = None
-    """The column of a table that holds SMILES; without it a table is SMILES if it has a column "smiles", else edges."""
+    """The column of a table that holds SMILES; by default "smiles" if the table has it, else the table is an edge list."""
     resistance: str | None = None
     """The column of edge lists that holds resistances."""
     conductance: str | None = None
     """The column of edge lists that holds conductances."""
     unweighted: bool = False
-    """Whether further columns of edge lists are left out; otherwise they must be named by one of the two above."""
+    """Whether to ignore further columns of edge lists; otherwise one of the two fields above must name them."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Entry:
 
 
 def encoder(name: str, exact: Sequence[str] = (), s: float = 0.5) -> Encode:
-    """Return the encoding of a name: one of :data:`FIXED`, or a model by shipped name, folder or hub repository.
+    """Return an encoding function: one of :data:`FIXED`, or a model by shipped name, folder or hub repository.
 
-    Beside it stand exact quantities by their names.
+    It also returns the quantities named in ``exact``.
     """
     transform = FIXED[name]() if name in FIXED else transforms.AddLinearTransformerPE(name, "pe")
 
@@ -84,7 +84,7 @@ def encoder(name: str, exact: Sequence[str] = (), s: float = 0.5) -> Encode:
 
 
 def read_graphs(source: Path, reading: Reading | None = None) -> Iterator[Entry]:
-    """Read the graphs of a SMILES file, of a PyG dataset folder, of an edge list, or of a folder of edge lists."""
+    """Read graphs from a SMILES file, a PyG dataset folder, an edge list, or a folder of edge lists."""
     reading = reading or Reading()
     weighted = reading.resistance or reading.conductance
     if source.is_dir():
@@ -107,7 +107,7 @@ def read_graphs(source: Path, reading: Reading | None = None) -> Iterator[Entry]
 
 
 def _is_edge_list(path: Path, column: str | None) -> bool:
-    """Say whether a file is an edge list by its suffix, and no column of SMILES is named or stands in its first line."""
+    """Return whether the file has an edge-list suffix, ``column`` is None and the first line has no "smiles" column."""
     if suffix_of(path.name) not in DELIMITERS or column is not None:
         return False
     with open_text(path, errors="replace") as file:
@@ -131,7 +131,7 @@ def _from_smiles(path: Path, column: str) -> Iterator[Entry]:
 
 
 def _from_edge_lists(files: list[Path], reading: Reading) -> Iterator[Entry]:
-    """Read one graph per file; conductances where a column of weights is named."""
+    """Read one graph per file, with conductances if a weight column is named."""
     weights: dict[str, Any] = {"resistance": reading.resistance, "conductance": reading.conductance}
     for row, path in enumerate(files):
         try:
@@ -149,7 +149,7 @@ def _from_edge_lists(files: list[Path], reading: Reading) -> Iterator[Entry]:
 
 
 def _check_two_columns(path: Path) -> None:
-    """Raise a ValueError if an edge list has columns that nothing was said about: they may be weights."""
+    """Raise a ValueError if an edge list has columns that no option names: they may be weights."""
     with open_text(path, errors="replace") as file:
         lines = [line for line in itertools.islice(file, 100) if not line.lstrip().startswith("#")]
     delimiter = find_separator(lines, path.name, DELIMITERS[suffix_of(path.name)])
@@ -164,14 +164,14 @@ def _check_two_columns(path: Path) -> None:
 
 
 def _from_pyg(folder: Path) -> Iterator[Entry]:
-    """Read an InMemoryDataset's file without running any code in it."""
+    """Read the file of an InMemoryDataset without executing code from it."""
     path = folder / "data.pt"
     path = path if path.is_file() else next(p for p in sorted(folder.glob("*.pt")) if not p.name.startswith("pre_"))
     try:
-        stored, slices = torch.load(path, weights_only=True)[:2]  # PyG allows its Data when it is imported
+        stored, slices = torch.load(path, weights_only=True)[:2]  # importing PyG adds its Data to torch's safe globals
         stored = stored if isinstance(stored, dict) else stored.to_dict()
         edges, starts, weights = stored["edge_index"], slices["edge_index"], stored.get("edge_weight")
-    except Exception as error:  # of what kind depends on how far torch comes with a file that is something else
+    except Exception as error:  # the exception type depends on where torch fails on a file of another format
         raise ValueError(f"expected the graphs of a PyG dataset in {path}: {str(error).splitlines()[0]}") from error
     for row, (low, high) in enumerate(itertools.pairwise(starts.tolist())):
         index = edges[:, low:high]
@@ -202,11 +202,12 @@ def encode_file(
     cluster: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Encode every graph of ``source`` into ``out``; return how many there were, and how many could not be read.
+    """Encode every graph of ``source`` into ``out``; return the numbers of all graphs and of unreadable ones.
 
-    The latter are listed in ``out`` with the suffix ``.bad.csv``; if no graph can be read that is a ValueError, and nothing
-    is written. ``exact`` names quantities to write beside the encoding (:data:`~.quantities.QUANTITIES`), ``s`` is the time
-    of the heat kernel. ``progress(rows, bad)`` is called after every chunk.
+    Unreadable graphs are listed in a file named as ``out`` with the suffix ``.bad.csv``. If no graph can be read, a
+    ValueError is raised and nothing is written. ``exact`` names quantities to write beside the encoding
+    (:data:`~.quantities.QUANTITIES`), ``s`` is the time of the heat kernel. ``progress(rows, bad)`` is called after every
+    chunk.
     """
     if out.suffix != ".parquet":
         raise ValueError(f"expected an output file of type .parquet, got {out.name}")
@@ -218,7 +219,7 @@ def encode_file(
     entries = read_graphs(source, reading)
     entries = itertools.chain(
         list(itertools.islice(entries, 1)), entries
-    )  # a wrong file is refused here, before anything is written
+    )  # reject a wrong file here, before anything is written
     parts = out.with_name(out.name + ".parts")
     plan = {"source": str(source.resolve()), "size": _size(source), "encoding": encoding, "chunk": chunk, **asdict(reading)}
     plan |= {"exact": list(exact), "s": s} if exact else {}
@@ -244,12 +245,12 @@ def encode_file(
 
 
 def _size(source: Path) -> int:
-    """The bytes of a file, or the number of files of a folder: a cheap test of whether it is still the same."""
+    """Return the bytes of a file or the number of files in a folder, as a cheap test of whether it has changed."""
     return source.stat().st_size if source.is_file() else len(list(source.iterdir()))
 
 
 def _chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
-    """Cut the input into lists of ``size`` graphs."""
+    """Split the input into lists of ``size`` graphs."""
     entries = iter(entries)
     while part := list(itertools.islice(entries, size)):
         yield part
@@ -258,7 +259,7 @@ def _chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
 def _run(
     chunks: Iterable[tuple[int, list[Entry]]], parts: Path, asked: dict[str, Any], encode: Encode, cluster: str | None
 ) -> Iterator[tuple[int, list[Entry]]]:
-    """Encode every chunk whose part is not there yet, in this process or by Ray's workers; yield all chunks in order."""
+    """Encode the chunks that have no part file yet, in this process or on Ray workers; yield all chunks in order."""
     if cluster is None:
         for i, part in chunks:
             if not _part(parts, i).is_file():
@@ -273,14 +274,14 @@ def _run(
 
 
 def _waves(chunks: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Cut the chunks into lists that are sent to a cluster together."""
+    """Split the chunks into lists that are submitted to a cluster together."""
     chunks = iter(chunks)
     while wave := list(itertools.islice(chunks, size)):
         yield wave
 
 
 def _on_cluster(chunks: list[tuple[int, list[Entry]]], asked: dict[str, Any], cluster: str) -> Iterator[tuple[int, Columns]]:
-    """Encode chunks by Ray Data; yield them in whatever order they are done."""
+    """Encode chunks with Ray Data; yield them in order of completion."""
     ray = require("ray", "cluster")
     require("ray.data", "cluster")
     if not ray.is_initialized():
@@ -305,7 +306,7 @@ def _on_cluster(chunks: list[tuple[int, list[Entry]]], asked: dict[str, Any], cl
 
 
 def _work(item: dict[str, Any]) -> dict[str, Any]:
-    """Encode one chunk, on a worker."""
+    """Encode one chunk on a worker."""
     torch.set_num_threads(1)
     graphs = []
     for nodes, edges, weights in zip(item["nodes"], item["edges"], item["weights"], strict=True):
@@ -321,12 +322,12 @@ def _work(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(parts: Path, i: int) -> Path:
-    """The file of chunk i."""
+    """Return the path of part file i."""
     return parts / f"part-{i:06d}.parquet"
 
 
 def _write_part(parts: Path, i: int, entries: list[Entry], columns: Columns) -> None:
-    """Write the list of unreadable graphs, then the numbers of the others: a part that is there has both."""
+    """Write the list of unreadable graphs, then the table of the others, so that an existing part always has both."""
     pa, parquet = require("pyarrow", "encode"), require("pyarrow.parquet", "encode")
     with whole_file(_part(parts, i).with_suffix(".bad.csv")) as temporary, temporary.open("w", newline="") as file:
         csv.writer(file).writerows((e.row, e.name, e.error) for e in entries if e.data is None)
@@ -344,13 +345,13 @@ def _write_part(parts: Path, i: int, entries: list[Entry], columns: Columns) -> 
 
 
 def _type(column: str) -> Any:
-    """Numbers of a graph: encodings in float32, exact quantities in float64."""
+    """Return the Arrow type: float32 lists for encodings, float64 lists for exact quantities."""
     pa = require("pyarrow", "encode")
     return pa.list_(pa.float32() if column == "encoding" else pa.float64())
 
 
 def _join(parts: Path, out: Path, exact: Sequence[str]) -> None:
-    """Join all parts to one file, and the lists of unreadable graphs to one beside it; remove the parts."""
+    """Join all parts into one file and their lists of unreadable graphs into another; remove the parts."""
     pa, parquet = require("pyarrow", "encode"), require("pyarrow.parquet", "encode")
     files = sorted(parts.glob("part-*.parquet"))
     schema = pa.schema(

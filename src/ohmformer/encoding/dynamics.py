@@ -8,7 +8,7 @@ One layer, with ``N = D^-1/2 B B^T D^-1/2`` and ``K = Phi W_Q W_K Phi^T``::
 W_V, W_Q and W_K are diagonal: one number per channel. A channel is one column of Phi, or several columns that share weights
 and one norm (the ``diagonal`` start has one column per node in every channel).
 
-Phi is held transposed, ``(graphs, columns, nodes)``, in which small batched products are fastest.
+Phi is stored transposed, ``(graphs, columns, nodes)``, the layout in which small batched products are fastest.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 TINY = 1e-12
-"""Added to squared norms: a state that vanishes stays zero, and its gradient finite."""
+"""Added to squared norms, so that a zero state stays zero and its gradient stays finite."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one layer, scalars multiplied out: numbers, or 0-dimensional tensors that are being differentiated."""
+    """The weights of one layer, scalars multiplied out: numbers, or 0-dimensional tensors if gradients are needed."""
 
     b_skip: Any
     """``1 + alpha_R``."""
     b_gram: Any
-    """``alpha_V beta_1 alpha_QK``, on N in the update of B."""
+    """``alpha_V beta_1 alpha_QK``, times N in the update of B."""
     b_phi: Any
-    """``alpha_V beta_2``, on K in the update of B."""
+    """``alpha_V beta_2``, times K in the update of B."""
     skip: Any
     """``1 + w_R``."""
     gram: Any
-    """``beta_3 alpha_QK``, on N in the update of Phi."""
+    """``beta_3 alpha_QK``, times N in the update of Phi."""
     phi: Any
-    """``beta_4``, on K in the update of Phi."""
+    """``beta_4``, times K in the update of Phi."""
     value: Float[Tensor, " channels"]
     """The diagonal of W_V."""
     product: Float[Tensor, " channels"]
@@ -56,7 +56,7 @@ def unit(phi: Float[Tensor, "graphs columns nodes"], channels: int) -> Float[Ten
 
 
 def inverse_root(degree: Tensor, floor: float = 0.0) -> Tensor:
-    """Return ``degree^-1/2``, zero where the degree does not exceed ``floor``."""
+    """Return ``degree^-1/2``, and zero where the degree does not exceed ``floor``."""
     real = degree > floor
     return torch.where(real, torch.where(real, degree, 1.0).rsqrt(), 0.0)
 
@@ -72,9 +72,9 @@ def fixed_layers(
     *,
     unit_start: bool,
 ) -> Float[Tensor, "graphs channels width"]:
-    """Return Phi after all layers where B is fixed: three small products a layer.
+    """Return Phi after all layers when B is fixed, with three small matrix products per layer.
 
-    ``after_first`` multiplies N from the second layer on, as normalising B does under l1 degrees. ``unit_start`` says
+    ``after_first`` multiplies N from the second layer on, the effect of normalising B under l1 degrees. ``unit_start`` says
     whether Phi_0 is normalised first.
     """
     eye = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
@@ -92,11 +92,11 @@ def fixed_layers(
 
 
 class GramState:
-    """B as ``G = B B^T = D^1/2 N D^1/2``: no edge axis. D is the diagonal of G, whose trace is one."""
+    """B as ``G = B B^T = D^1/2 N D^1/2``, without an edge axis. D is the diagonal of G, whose trace is one."""
 
     def __init__(self, seen: Float[Tensor, "graphs width width"], degree: Float[Tensor, "graphs width"]) -> None:
         share = degree / degree.sum(1, keepdim=True).clamp(min=TINY)
-        self.root = share * inverse_root(share)  # the square root, whose gradient at zero is finite this way
+        self.root = share * inverse_root(share)  # the square root, written so that its gradient at zero is finite
         self.seen = seen
         self.half = seen * self.root[:, None, :]
         """``N D^1/2``."""
@@ -104,7 +104,7 @@ class GramState:
     def move(self, layer: Layer, similarity: Float[Tensor, "graphs width width"]) -> None:
         """Replace G by ``A G A / trace = C N C^T / trace`` with ``C = A D^1/2`` and A of :func:`mover`.
 
-        By Cauchy and Schwarz no entry of N exceeds 1; rounding is clipped to that.
+        By Cauchy-Schwarz no entry of N exceeds 1 in magnitude; entries are clipped to that against rounding.
         """
         c = _sum(self.half, layer.b_gram, similarity, (self.root * layer.b_phi)[:, None, :])
         c.diagonal(dim1=1, dim2=2).add_(self.root * layer.b_skip)
@@ -119,7 +119,7 @@ class GramState:
 
 
 class IncidenceState:
-    """B itself, for the paper's degrees ``D_ii = sum_j |B_ij|``, which a Gram matrix does not know."""
+    """B itself, for the paper's degrees ``D_ii = sum_j |B_ij|``, which cannot be computed from a Gram matrix."""
 
     def __init__(self, incidence: Float[Tensor, "graphs width edges"]) -> None:
         self.incidence = incidence
@@ -130,7 +130,7 @@ class IncidenceState:
         return half @ half.mT
 
     def move(self, layer: Layer, similarity: Float[Tensor, "graphs width width"]) -> None:
-        """Replace B by ``A B / |A B|_F``, A of :func:`mover`."""
+        """Replace B by ``A B / |A B|_F`` with A of :func:`mover`."""
         moved = mover(self.seen, similarity, layer) @ self.incidence
         size = moved.square().sum(dim=(1, 2)).add(TINY).rsqrt()
         self.incidence = moved * size[:, None, None]
@@ -138,21 +138,21 @@ class IncidenceState:
 
 
 def mover(seen: Tensor, similarity: Tensor, layer: Layer) -> Float[Tensor, "graphs width width"]:
-    """Return ``A = (1 + alpha_R) I + alpha_V (beta_1 alpha_QK N + beta_2 K)``, by which a layer multiplies B."""
+    """Return ``A = (1 + alpha_R) I + alpha_V (beta_1 alpha_QK N + beta_2 K)``, the matrix by which a layer multiplies B."""
     a = _sum(seen, layer.b_gram, similarity, layer.b_phi)
     a.diagonal(dim1=1, dim2=2).add_(layer.b_skip)
     return a
 
 
 def _sum(x: Tensor, a: Any, y: Tensor, b: Any) -> Tensor:
-    """Return ``a x + b y``, where a is a number or a tensor that is being differentiated."""
+    """Return ``a x + b y``, where a is a float or a tensor that may require gradients."""
     return torch.mul(y, b).add_(x, alpha=a) if isinstance(a, float) else torch.addcmul(y * b, x, a)
 
 
 def moving_layers(
     state: GramState | IncidenceState, phi: Float[Tensor, "graphs columns width"], layers: Sequence[Layer]
 ) -> Float[Tensor, "graphs columns width"]:
-    """Return Phi after all layers that move B; the last one leaves B alone, as no layer reads it. Any number of columns."""
+    """Return Phi after all layers if they update B; the last one does not, as no layer follows. Any number of columns."""
     repeats = phi.shape[1] // len(layers[0].value)
     for l, layer in enumerate(layers):
         value, product = (x[:, None].expand(-1, repeats).reshape(-1, 1) for x in (layer.value, layer.product))
@@ -168,35 +168,35 @@ def moving_layers(
 # ---------------------------------------------------------------------------------------------------- B fixed, large graphs
 
 CHUNK = 64
-"""Rows of Phi whose part in ``Phi^T Phi`` is taken together."""
+"""Rows of Phi whose contribution to ``Phi^T Phi`` is computed at once."""
 
 
 @dataclass(frozen=True)
 class SparseGraphs:
-    """N of large graphs as one block-diagonal matrix in CSR, every graph's rows padded to whole chunks."""
+    """N of large graphs as one block-diagonal CSR matrix, the rows of every graph padded to whole chunks."""
 
     start: Int[Tensor, " rows"]
     column: Int[Tensor, " entries"]
     value: Float[Tensor, " entries"]
     row_of: Int[Tensor, " entries"] | None
-    """The row of every entry; None where values are not differentiated."""
+    """The row of every entry; None if values need no gradient."""
     chunk_graph: Int[Tensor, " chunks"]
     """The graph that each chunk belongs to."""
     graphs: int
 
     def times(self, phi: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-        """Return ``N Phi``: every row a weighted sum of rows."""
+        """Return ``N Phi``."""
         return _SymmetricProduct.apply(phi, self.value, self)  # pyright: ignore[reportReturnType]
 
     def sum_over_graphs(self, x: Tensor) -> Tensor:
-        """Add ``(chunks, ...)`` up to ``(graphs, ...)``."""
+        """Sum ``(chunks, ...)`` over each graph to ``(graphs, ...)``."""
         if self.graphs == 1:
             return x.sum(0, keepdim=True)
         return x.new_zeros(self.graphs, *x.shape[1:]).index_add(0, self.chunk_graph, x)
 
 
 class _SymmetricProduct(torch.autograd.Function):
-    """``N Phi``; as N is symmetric, the gradient of Phi is N times the gradient of the product."""
+    """Compute ``N Phi``; as N is symmetric, the gradient of Phi is N times the gradient of the product."""
 
     @staticmethod
     def forward(ctx: Any, phi: Tensor, value: Tensor, graphs: SparseGraphs) -> Tensor:
@@ -218,10 +218,10 @@ class _SymmetricProduct(torch.autograd.Function):
 def mixing(
     gram: Float[Tensor, "graphs k k"], layer: Layer, *, normalise: bool
 ) -> tuple[Float[Tensor, "graphs k k"], Float[Tensor, "graphs k"]]:
-    """Return ``mix`` and ``turn``, by which a layer takes columns to ``Phi^T <- diag(turn) Phi^T N + mix Phi^T``.
+    """Return ``mix`` and ``turn`` of the layer update ``Phi^T <- diag(turn) Phi^T N + mix Phi^T``.
 
-    Both follow from the Gram matrix ``Phi^T Phi``, as ``K Phi = Phi W_Q W_K Phi^T Phi`` and its diagonal has the norms by
-    which columns are divided first.
+    Both follow from the Gram matrix ``Phi^T Phi``: ``K Phi = Phi W_Q W_K Phi^T Phi``, and its diagonal holds the squared
+    norms of the columns, for the normalisation.
     """
     square = gram.diagonal(dim1=1, dim2=2)
     scale = (square + TINY).rsqrt() if normalise else torch.ones_like(square)
@@ -239,7 +239,7 @@ def sparse_layers(
     *,
     unit_start: bool,
 ) -> Float[Tensor, "rows channels"]:
-    """Return Phi after all layers where B is fixed, as :func:`fixed_layers`, without an n x n array."""
+    """Return Phi after all layers when B is fixed, as :func:`fixed_layers`, without an n x n array."""
     chunks = phi.view(-1, CHUNK, phi.shape[1])
     for l, layer in enumerate(layers):
         mix, turn = mixing(graphs.sum_over_graphs(chunks.mT @ chunks), layer, normalise=unit_start or l > 0)

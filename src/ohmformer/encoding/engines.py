@@ -1,16 +1,16 @@
 """Choose how the encoding's layers are computed for every graph of a batch, and compute them.
 
-All engines compute the same layers (:mod:`ohmformer.encoding.dynamics`); :func:`choose` is the only place that decides among
-them. Each has a native variant where a kernel is written for it, which is taken whenever :mod:`ohmformer.encoding.kernels`
-says that the kernel supports the input.
+All engines compute the same layers (:mod:`ohmformer.encoding.dynamics`); only :func:`choose` and :func:`functions_of` decide
+among them. Some have a native variant, which is used whenever :mod:`ohmformer.encoding.kernels` says that the kernel
+supports the input. The identity as Phi_0 is one unit demand per node.
 
 ===================  =====================================================  ==========================================
 engine               for                                                    native variant
 ===================  =====================================================  ==========================================
-:func:`on_spectra`   every node its own demand, B fixed                     the layers on eigenvalues, with gradients
+:func:`on_spectra`   Phi_0 the identity, B fixed                            the layers on eigenvalues, with gradients
 :func:`on_points`    the same, graphs above 400 nodes                       polynomials at nodes and edges
-:func:`on_matrices`  the same, where weights of edges have gradients        none
-:func:`on_squares`   every node its own demand, B evolving                  none
+:func:`on_matrices`  the same, if edge weights require gradients            none
+:func:`on_squares`   Phi_0 the identity, B evolving                         none
 :func:`on_blocks`    other starts, graphs up to 40 nodes or B evolving      :func:`graph_by_graph`, without gradients
 :func:`on_rows`      other starts, larger graphs, B fixed                   :func:`graph_by_graph`, without gradients
 ===================  =====================================================  ==========================================
@@ -33,26 +33,29 @@ from ohmformer.encoding.on_spectrum import on_spectrum
 from ohmformer.encoding.spectra import Spectra
 
 MOST_NODES = 8000
-"""Nodes up to which a graph may be given nodes x nodes numbers."""
+"""Largest graph, in nodes, for which nodes x nodes arrays are used."""
 SPECTRA_UP_TO = 400
-"""Nodes up to which functions of N are read from eigenvectors: LAPACK takes 20 ms for 400 nodes, and four times as long for
-twice as many and a half."""
+"""Largest graph, in nodes, for which functions of N are computed from eigenvectors: LAPACK takes 20 ms for 400 nodes, and
+four times as long for two and a half times as many.
+"""
 SPARSE_FROM = 40
-"""Nodes above which a graph whose B is fixed goes through CSR rather than a dense block (`results/encoding-scale.md`)."""
+"""Number of nodes above which a graph with fixed B is computed in CSR rather than as a dense block
+(`results/encoding-scale.md`).
+"""
 TOGETHER = 2**18
-"""Matrix entries that go through the layers together: few operations, and large ones."""
+"""Matrix entries computed together in one block: few large operations."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The layers to be run on a batch of graphs."""
+    """The layers to run on a batch of graphs."""
 
     pairs: Pairs
     start: Float[Tensor, "nodes channels"] | None
-    """Phi_0, or None where every node is its own demand and reads its own answer."""
+    """Phi_0, or None for the identity (one unit demand per node), of which the diagonal is returned."""
     layers: Sequence[Layer]
     evolve: bool
-    """Whether layers move B."""
+    """Whether layers update B."""
     normalize_start: bool = True
     """Whether the channels of Phi_0 are divided by their norms first."""
 
@@ -62,7 +65,7 @@ class Problem:
         return len(self.layers[0].value)
 
     def select(self, which: Int[Tensor, " chosen"]) -> tuple[Problem, Int[Tensor, " nodes"]]:
-        """Take the problem of some graphs; also the numbers of their nodes in this one."""
+        """Return the problem of some graphs, and the indices of their nodes in this one."""
         pairs, node = self.pairs.select(which)
         return replace(self, pairs=pairs, start=None if self.start is None else self.start[node]), node
 
@@ -71,7 +74,7 @@ Engine = Callable[[Problem], Tensor]
 
 
 def encode(problem: Problem) -> Float[Tensor, "nodes channels"]:
-    """Return ``Phi_L`` of every node, each graph by the engine that :func:`choose` names."""
+    """Return ``Phi_L`` of every node, each graph computed by the engine that :func:`choose` selects."""
     parts = choose(problem)
     if len(parts) == 1:
         return parts[0][0](problem)
@@ -84,7 +87,7 @@ def encode(problem: Problem) -> Float[Tensor, "nodes channels"]:
 
 
 def choose(problem: Problem) -> list[tuple[Engine, Int[Tensor, " chosen"]]]:
-    """Return the engines to be used, each with the numbers of the graphs that it is to take."""
+    """Return the engines to use, each with the indices of its graphs."""
     pairs, start = problem.pairs, problem.start
     graph = pairs.graph
     if problem.evolve and graph.width > MOST_NODES:
@@ -102,15 +105,15 @@ def choose(problem: Problem) -> list[tuple[Engine, Int[Tensor, " chosen"]]]:
 
 
 Turn = tuple[Tensor, Tensor] | None
-"""A matrix, channels by columns, that channels are multiplied by, and what is added; nothing if None."""
+"""A matrix (channels by columns) that channels are multiplied by and a row that is added; None for neither."""
 Read = Callable[[Tensor, Tensor, Turn], Tensor]
-"""From pairs of nodes (u, v) to ``p_c(N)_uv`` of every channel, turned."""
+"""A function of pairs of nodes (u, v) that returns ``p_c(N)_uv`` of every channel after a :data:`Turn`."""
 
 
 def functions_of(
     pairs: Pairs, weights: Float[Tensor, "layers rows channels"], reads: Sequence[str], *, restore: bool, seed: int
 ) -> Read:
-    """Return the channels as functions of N, which can be read at pairs of nodes: every node is its own demand, B fixed."""
+    """Return the channels as functions of N that can be read at pairs of nodes, for Phi_0 the identity and B fixed."""
     graph, gradients = pairs.graph, torch.is_grad_enabled() and pairs.weight.requires_grad
     if graph.width > MOST_NODES and (gradients or "pairs" in reads):
         what = "gradients of edge_weight" if gradients else "read='pairs'"
@@ -130,7 +133,7 @@ def functions_of(
 def error_of(
     pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: bool, seed: int
 ) -> Float[Tensor, "directions channels"]:
-    """Return rows whose sum of squares is that of the standard errors of every channel at nodes, a mean over nodes."""
+    """Return rows whose sum of squares is, for every channel, the mean over nodes of its squared standard error."""
     if pairs.graph.width <= SPECTRA_UP_TO:
         return weights.new_zeros(1, weights.shape[2])
     points = points_of(pairs, len(weights), weights.dtype, edges="edges" in reads, seed=seed)
@@ -140,7 +143,7 @@ def error_of(
 
 
 def _by_parts(pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: bool, seed: int) -> Read:
-    """Small graphs together, each large one alone."""
+    """Compute small graphs together and each large graph alone."""
     graph = pairs.graph
     every, large = torch.arange(graph.num_graphs, device=graph.device), graph.graph_sizes > SPECTRA_UP_TO
     part, place, found = torch.zeros_like(graph.batch), torch.zeros_like(graph.batch), []
@@ -161,13 +164,13 @@ def _by_parts(pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: b
 
 
 def on_spectra(spectra: Spectra, weights: Tensor, after_first: Tensor | None, *, restore: bool) -> Read:
-    """Run layers that leave B alone on the eigenvalues of every graph: every node is its own demand."""
+    """Run layers with fixed B on the eigenvalues of every graph, starting from the identity."""
     p = on_spectrum(spectra.values, spectra.start, spectra.owner, weights, after_first, restore=restore)
     return lambda u, v, turn: spectra.read(p, u, v) if turn is None else spectra.read(p @ turn[0], u, v, turn[1])
 
 
 def on_points(points: Points, pairs: Pairs, weights: Tensor, *, restore: bool) -> Float[Tensor, "points channels"]:
-    """Run them on points that stand for the eigenvalues of one large graph."""
+    """Run layers with fixed B on the points that represent the eigenvalues of one large graph."""
     after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
     owner = torch.zeros(len(points.values), dtype=torch.long, device=weights.device)
     start = torch.tensor([0, len(owner)], device=weights.device)
@@ -175,7 +178,7 @@ def on_points(points: Points, pairs: Pairs, weights: Tensor, *, restore: bool) -
 
 
 def on_matrices(pairs: Pairs, weights: Tensor, dtype: torch.dtype, *, restore: bool) -> Read:
-    """Run the layers of :func:`on_spectra` on matrices, through which weights of edges have gradients."""
+    """Run the layers of :func:`on_spectra` on matrices, so that edge weights receive gradients."""
     graphs, channels = SmallGraphs.of(pairs), weights.shape[2]
     done = [weights.new_zeros(0, channels)]
     for block in graphs.layout.blocks:
@@ -203,7 +206,7 @@ def on_matrices(pairs: Pairs, weights: Tensor, dtype: torch.dtype, *, restore: b
 
 
 def on_squares(problem: Problem) -> Float[Tensor, "nodes channels"]:
-    """Run layers that move B on nodes x nodes numbers per channel, which start as the identity; return their diagonals."""
+    """Run layers that update B on one nodes x nodes matrix per channel, starting from the identity; return the diagonals."""
     graphs, channels = SmallGraphs.of(problem.pairs), problem.channels
     value = problem.layers[0].value
     done = [value.new_zeros(0, channels)]
@@ -218,7 +221,7 @@ def on_squares(problem: Problem) -> Float[Tensor, "nodes channels"]:
 
 
 def on_blocks(problem: Problem) -> Float[Tensor, "nodes channels"]:
-    """Run layers on dense blocks of graphs of like size."""
+    """Run layers on dense blocks of graphs of similar size."""
     assert problem.start is not None
     graphs, channels = SmallGraphs.of(problem.pairs, TOGETHER), problem.channels
     rows = problem.start.new_zeros(graphs.layout.rows, channels).index_copy_(0, graphs.layout.row, problem.start)
@@ -235,7 +238,7 @@ def on_blocks(problem: Problem) -> Float[Tensor, "nodes channels"]:
 
 
 def on_rows(problem: Problem) -> Float[Tensor, "nodes channels"]:
-    """Run layers that leave B alone on graphs of any size, in CSR."""
+    """Run layers with fixed B on graphs of any size, in CSR."""
     assert problem.start is not None
     graphs, row = sparse_graphs(problem.pairs)
     phi = problem.start.new_zeros(len(graphs.start), problem.channels).index_copy_(0, row, problem.start)
@@ -244,7 +247,7 @@ def on_rows(problem: Problem) -> Float[Tensor, "nodes channels"]:
 
 
 def graph_by_graph(problem: Problem) -> Float[Tensor, "nodes channels"]:
-    """Run the layers of :func:`on_blocks` and :func:`on_rows` by the native library, for inference."""
+    """Run the layers of :func:`on_blocks` and :func:`on_rows` in the native library, for inference."""
     assert problem.start is not None
     start, normalize = problem.start, problem.normalize_start
     return run_layers(problem.pairs, start, problem.layers, evolve=problem.evolve, normalize_start=normalize)

@@ -14,12 +14,12 @@ from ohmformer.encoding.inputs import Pairs
 
 
 def empty_linear(width: int, out: int) -> nn.Linear:
-    """Make a linear map whose weights are not drawn yet: torch would draw them from the global generator."""
+    """Make a linear map without drawing its weights, as torch would draw them from the global generator."""
     return cast(nn.Linear, nn.utils.skip_init(nn.Linear, width, out))
 
 
 def draw_weights(model: Any) -> None:
-    """Draw the weights of a ``LinearTransformerPE`` anew and forget what its norms have seen."""
+    """Redraw the weights of a ``LinearTransformerPE`` and reset the statistics of its norms."""
     draw = torch.Generator().manual_seed(model.seed)
 
     def noise(*shape: int) -> Tensor:
@@ -53,7 +53,7 @@ def draw_weights(model: Any) -> None:
 
 
 def rows_of_seed(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """Draw Gaussian rows of which row i is the same whatever the number of rows: torch fills blocks of numbers in order."""
+    """Draw Gaussian rows such that row i does not depend on the number of rows: torch fills blocks of numbers in order."""
     whole = -(-rows // 256) * 256
     return torch.randn(whole, columns, generator=torch.Generator().manual_seed(seed))[:rows]
 

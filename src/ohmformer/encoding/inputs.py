@@ -1,9 +1,8 @@
 """Read PyG's ``edge_index``, ``edge_weight`` and ``batch`` into what the layers work on: dense blocks, or CSR rows.
 
-Weights are conductances, as PyG's Laplacian reads them, and parallel edges add up. Edges are listed all in both directions
-or all once, in any order (:func:`ohmformer.graph.edges.lists_both_directions`). A list with both directions is kept as it
-is: every edge then counts twice, a factor that the scaling by degrees divides out. Self-loops carry no current and are left
-out.
+Weights are conductances, as in PyG's Laplacian, and parallel edges add up. All edges are listed in both directions or all
+once, in any order (:func:`ohmformer.graph.edges.lists_both_directions`). A list with both directions is kept as it is: every
+edge then counts twice, a factor that the scaling by degrees cancels. Self-loops carry no current and are dropped.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from ohmformer.graph.edges import check_directions_agree, lists_both_directions
 
 @dataclass(frozen=True)
 class Pairs:
-    """The checked edges of a batch with their conductances, which may be differentiated and may be zero.
+    """The checked edges of a batch with their conductances, which may require gradients and may be zero.
 
-    This is what all engines of the encoding start from. ``graph`` holds the pairs of nodes as they were listed (its own
-    resistances are ones and not read).
+    This is the input of all engines. ``graph`` holds the node pairs as listed; its own resistances are ones and not used.
     """
 
     graph: Graph
@@ -38,7 +36,7 @@ class Pairs:
     combinatorial: bool = False
     """Whether N is ``L / max_i L_ii``: every node is divided by the largest degree of its graph."""
     unit: float | Float[Tensor, " graphs"] = 1.0
-    """What weights were divided by, of every graph or of all: edges that are listed twice count twice, for instance."""
+    """The divisor of weights, for all graphs or per graph; it includes 0.5 if edges are listed twice."""
 
     @property
     def u(self) -> Int[Tensor, " pairs"]:
@@ -52,7 +50,7 @@ class Pairs:
 
     @cached_property
     def degree(self) -> Float[Tensor, " nodes"]:
-        """The diagonal of D: ``sum_j |B_ij|`` or, for Gram degrees, ``sum_j B_ij^2``; for L itself the largest of these."""
+        """The diagonal of D: ``sum_j |B_ij|``, or ``sum_j B_ij^2`` for Gram degrees; if combinatorial, the largest L_ii."""
         degree = self._sum_at_nodes(self.weight.sqrt() if self.l1 else self.weight)
         if not self.combinatorial:
             return degree
@@ -65,7 +63,7 @@ class Pairs:
         return self._sum_at_nodes(self.weight) if self.l1 or self.combinatorial else self.degree
 
     def _sum_at_nodes(self, weight: Tensor) -> Tensor:
-        """Add the weights of all pairs up at both of their nodes."""
+        """Sum the weights of pairs at both of their nodes."""
         return weight.new_zeros(self.graph.num_nodes).scatter_add_(0, self.u, weight).scatter_add_(0, self.v, weight)
 
     @cached_property
@@ -75,7 +73,7 @@ class Pairs:
 
     @cached_property
     def off_diagonal(self) -> Float[Tensor, " pairs"]:
-        """What every pair adds to ``N = D^-1/2 L D^-1/2`` on both sides of the diagonal."""
+        """The off-diagonal entries that every pair adds to ``N = D^-1/2 L D^-1/2``."""
         return -self.weight * self.root.index_select(0, self.u) * self.root.index_select(0, self.v)
 
     @cached_property
@@ -92,7 +90,7 @@ class Pairs:
         return torch.where(square > 0, inverse_root(square), 1.0)
 
     def select(self, which: Int[Tensor, " chosen"]) -> tuple[Pairs, Int[Tensor, " nodes"]]:
-        """Take some graphs, given in ascending order, as a batch of their own; also the old numbers of their nodes."""
+        """Return some graphs, given in ascending order, as a batch, and the original indices of their nodes."""
         chosen = torch.zeros(self.graph.num_graphs, dtype=torch.bool, device=which.device).index_fill(0, which, True)
         mine = chosen[self.graph.batch[self.u]]
         unit = self.unit[which] if isinstance(self.unit, Tensor) else self.unit
@@ -110,7 +108,7 @@ def read_pairs(
     dtype: torch.dtype,
     combinatorial: bool = False,
 ) -> Pairs:
-    """Check the edges of one graph or of a batch; a ValueError says in one sentence what is wrong with them."""
+    """Check the edges of one graph or of a batch; raise a ValueError that says what is wrong with them."""
     _check_edge_index(edge_index)
     edge_index = edge_index.long()
     u, v = edge_index
@@ -125,7 +123,7 @@ def read_pairs(
         weight = torch.ones(len(u), dtype=dtype, device=edge_index.device)
     else:
         weight = _read_weights(edge_weight, edge_index, dtype, both_directions)
-        # the layers do not see the scale of a graph's weights under Gram degrees; without it nothing can overflow
+        # under Gram degrees layers do not depend on the scale of a graph's weights; removing it prevents overflow
         if not l1 and len(u):
             most = weight.detach().new_zeros(graphs).scatter_reduce(0, batch[u], weight.detach(), "amax")
             most = torch.where(most > 0, most, 1.0)
@@ -140,7 +138,7 @@ def read_pairs(
 
 
 def _check_edge_index(edge_index: Any) -> None:
-    """Raise a ValueError unless these are whole numbers in two rows of a tensor that holds values."""
+    """Raise a ValueError unless this is an integer tensor with two rows that holds values."""
     if not isinstance(edge_index, Tensor):
         raise ValueError(f"expected edge_index as a tensor of shape (2, edges), got {_describe(edge_index)}")
     kind, shape = edge_index.dtype, tuple(edge_index.shape)
@@ -157,12 +155,12 @@ def _check_edge_index(edge_index: Any) -> None:
 
 
 def _describe(value: Any) -> str:
-    """Name what was given instead of a tensor: a list with its first element, or a type."""
+    """Describe a value given instead of a tensor: a list with its first element, or a type."""
     return f"a list that begins with {value[0]!r}" if isinstance(value, list) and value else f"a {type(value).__name__}"
 
 
 def _read_batch(batch: Tensor | None, nodes: int, u: Tensor, v: Tensor) -> tuple[Int[Tensor, " nodes"], int]:
-    """Return the graph of every node, checked, and the number of graphs; all nodes are of one graph if none is given."""
+    """Return the checked graph of every node and the number of graphs; all nodes are in one graph if ``batch`` is None."""
     if batch is None:
         return torch.zeros(nodes, dtype=torch.long, device=u.device), 1
     if tuple(batch.shape) != (nodes,):
@@ -177,7 +175,7 @@ def _read_batch(batch: Tensor | None, nodes: int, u: Tensor, v: Tensor) -> tuple
 def _read_weights(
     edge_weight: Tensor, edge_index: Int[Tensor, "2 pairs"], dtype: torch.dtype, both_directions: bool
 ) -> Float[Tensor, " pairs"]:
-    """Return one conductance per pair, checked."""
+    """Return one checked conductance per pair."""
     weight = edge_weight[:, 0] if edge_weight.ndim == 2 and edge_weight.shape[1] == 1 else edge_weight
     pairs = edge_index.shape[1]
     if tuple(weight.shape) != (pairs,):
@@ -193,7 +191,7 @@ def _read_weights(
 def _merge_parallel(
     edge_index: Int[Tensor, "2 pairs"], weight: Float[Tensor, " pairs"], nodes: int, both_directions: bool
 ) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"]]:
-    """Return each edge once, as u < v with the conductances of parallel edges added up."""
+    """Return each edge once, as u < v, with the conductances of parallel edges summed."""
     u, v = edge_index
     key = torch.minimum(u, v) * nodes + torch.maximum(u, v)
     edges, which = torch.unique(key, return_inverse=True)
@@ -203,7 +201,7 @@ def _merge_parallel(
 
 @dataclass(frozen=True)
 class SmallGraphs:
-    """N of all graphs of a batch as dense blocks, graphs of like size side by side; for small graphs."""
+    """N of all graphs of a batch as dense blocks of graphs of similar size, for small graphs."""
 
     pairs: Pairs
     layout: Blocks
@@ -219,21 +217,21 @@ class SmallGraphs:
         return cls(pairs, layout, buffer)
 
     def state(self, block: Block) -> GramState | IncidenceState:
-        """Return B of one block, for layers that move it."""
+        """Return B of one block, for layers that update it."""
         if self.pairs.l1:
             return self._incidence_state(block)
         return GramState(block.of(self.buffer), self.on_nodes(self.pairs.gram_degree, block))
 
     def after_first(self, block: Block) -> Float[Tensor, " graphs"] | None:
-        """Return what multiplies N from the second layer on, where B is normalised but not moved; None for Gram degrees."""
+        """Return the factor of N from the second layer on when B is normalised but not updated; None for Gram degrees."""
         return self.pairs.incidence_norm[block.which] if self.pairs.l1 else None
 
     def on_nodes(self, x: Float[Tensor, " nodes"], block: Block) -> Float[Tensor, "graphs width"]:
-        """Arrange a number per node in the block's layout, zero on padding."""
+        """Arrange one value per node in the layout of the block, zero on padding."""
         return torch.cat([x, x.new_zeros(1)])[block.node]
 
     def _incidence_state(self, block: Block) -> IncidenceState:
-        """Return B itself for one block, padded to the graph with most edges."""
+        """Return B itself for one block, padded to the largest number of edges of a graph."""
         graph, u, v = self.pairs.graph, self.pairs.u, self.pairs.v
         position = torch.full((graph.num_graphs,), -1, device=u.device).scatter(
             0, block.which, torch.arange(len(block.which), device=u.device)
@@ -251,7 +249,7 @@ class SmallGraphs:
 
 
 def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
-    """Build N of all graphs in CSR over padded rows; also the row of every node."""
+    """Return N of all graphs in CSR over padded rows, and the row of every node."""
     graph = pairs.graph
     chunks = -(-graph.graph_sizes // CHUNK)
     first = (chunks.cumsum(0) - chunks) * CHUNK

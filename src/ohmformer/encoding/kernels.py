@@ -16,12 +16,12 @@ from ohmformer.graph.ragged import Spans
 
 
 def supports(kernel: str, arrays: Iterable[Tensor], constants: Iterable[Tensor], **sizes: int) -> bool:
-    """Say whether a native library is in use whose kernel can take this input.
+    """Return whether a native library is active and its kernel supports this input.
 
     Args:
-        kernel: its name in ``native.KERNELS``, where its limits stand.
+        kernel: its name in ``native.KERNELS``, which holds its limits.
         arrays: must all be float32 on the CPU.
-        constants: must not be differentiated: the kernel has no gradient for them.
+        constants: must not require gradients: the kernel computes none for them.
         sizes: must not exceed the limits of the same names.
     """
     return (
@@ -34,7 +34,7 @@ def supports(kernel: str, arrays: Iterable[Tensor], constants: Iterable[Tensor],
 
 
 def supports_layers(pairs: Pairs, start: Float[Tensor, "nodes channels"], layers: Sequence[Layer], *, evolve: bool) -> bool:
-    """Say whether :func:`run_layers` can take this input: Gram degrees, no gradients, and within the kernel's limits."""
+    """Return whether :func:`run_layers` supports this input: Gram degrees, no gradients, within the kernel's limits."""
     arrays = start, pairs.weight, layers[0].value
     sizes = {
         "channels": start.shape[1], "evolving_nodes": pairs.graph.width if evolve else 0, "nodes": pairs.graph.width,
@@ -46,7 +46,7 @@ def supports_layers(pairs: Pairs, start: Float[Tensor, "nodes channels"], layers
 def run_layers(
     pairs: Pairs, start: Float[Tensor, "nodes channels"], layers: Sequence[Layer], *, evolve: bool, normalize_start: bool
 ) -> Float[Tensor, "nodes channels"]:
-    """Return Phi after all layers, computed graph by graph (``layers.c``), so that a molecule stays in the first cache."""
+    """Return Phi after all layers, computed graph by graph (``layers.c``), so that a molecule stays in the L1 cache."""
     graph, u, v, weight = pairs.graph, pairs.u, pairs.v, pairs.weight.detach()
     owner = graph.batch.index_select(0, u)
     if bool((owner.diff() < 0).any()):
@@ -55,7 +55,7 @@ def run_layers(
     edges, nodes = Spans.of(torch.bincount(owner, minlength=graph.num_graphs)), Spans.of(graph.graph_sizes)
     most_edges = int(edges.counts.max()) if len(edges) else 0
     channels = start.shape[1]
-    missing = native.KERNELS["ohm_encode"].limits["channels"] - channels  # channels whose weights are zero stay zero
+    missing = native.KERNELS["ohm_encode"].limits["channels"] - channels  # channels with zero weights stay zero
     weights = torch.stack([_numbers(layer, missing) for layer in layers])
     phi = pad(start.detach(), (0, missing)).clone(memory_format=torch.contiguous_format)
     numbers = graph.num_graphs, graph.width, most_edges, len(layers), int(evolve), int(normalize_start)
@@ -64,7 +64,7 @@ def run_layers(
 
 
 def _numbers(layer: Layer, missing: int) -> Float[Tensor, " numbers"]:
-    """Return the weights of a layer in the order of the C struct, zero for channels that are not there."""
+    """Return the weights of a layer in the order of the C struct, padded by zeros for ``missing`` channels."""
     scalars = layer.b_skip, layer.b_gram, layer.b_phi, layer.skip, layer.gram, layer.phi, 0, 0
     of_channels = (pad(x.detach(), (0, missing)) for x in (layer.value, layer.product))
     return torch.cat([*of_channels, torch.tensor([float(x) for x in scalars])])

@@ -1,15 +1,15 @@
 """Functions of N on graphs too large for eigenvectors: polynomials of N at nodes and edges, exact or estimated.
 
-A few points stand for all eigenvalues. If p is a polynomial of a degree below their number, it is ``sum_i p(x_i) E_i(uv)``
-at nodes u and v, with Lagrange's polynomials ``E_i(uv) = l_i(N)_uv``, which no weight of the layers touches, and its trace
-is the sum with ``sum_u E_i(uu)``: how many eigenvalues a point stands for. So layers run on the points as they do on
-eigenvalues, and are read as from eigenvectors. Layers are polynomials of as many degrees as there are layers, but for the
-attention among channels, a term of the order of 1 / nodes.
+A few points x_i represent all eigenvalues. A polynomial p of degree below their number satisfies
+``p(N)_uv = sum_i p(x_i) E_i(uv)`` at nodes u and v, with Lagrange polynomials ``E_i(uv) = l_i(N)_uv``, which do not depend
+on the weights of the layers. Its trace is the same sum with ``sum_u E_i(uu)``, the number of eigenvalues that a point
+represents. So layers run on the points as they do on eigenvalues, and are read as from eigenvectors. The layers are a
+polynomial whose degree is their number, except for the attention among channels, a term of order 1 / nodes.
 
-Where walks do not get far (roads, trees, rings, or a few thousand nodes of any graph) the ``l_i(N)_uv`` are exact,
-at Chebyshev's points. Elsewhere the null space of N is known, short walks are exact, and the rest is estimated by seeded
+Where walks do not get far (roads, trees, rings, or a few thousand nodes of any graph) the ``l_i(N)_uv`` are exact, at
+Chebyshev points. Otherwise the null space of N is known, short walks are exact, and the rest is estimated with seeded
 random signs z, as the mean of ``z_u (q_k(N) z)_v``. Its variance is that of ``q_k`` over the eigenvalues, and the ``q_k``
-are the orthogonal polynomials of their density (Lanczos), of which the few short ones carry most of a function.
+are the orthogonal polynomials of their density (Lanczos), of which the few of low degree account for most of a function.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ohmformer import native
 from ohmformer.encoding.inputs import Pairs
 
 EXACT = 4e9
-"""Steps along an entry of N, for one or 16 columns, that exact values may take: 4 to 10 s on one core."""
+"""Most work for exact values, in steps along an entry of N (for one or 16 columns): 4 to 10 s on one core."""
 SHORT = 6
-"""Steps of the longest walks of which estimates are exact, or shorter ones where that takes more than BESIDE."""
+"""Steps of the longest walks computed exactly beside estimates; shorter ones if that takes more work than BESIDE."""
 BESIDE = 5e9
-"""Steps along an entry of N that short walks may take: on a million nodes less than the probes do."""
+"""Most work for short walks, in steps along an entry of N: on a million nodes less than for the probes."""
 PROBES = 64
-"""Random signs of every node."""
+"""Number of random sign vectors (probes)."""
 TOGETHER = 32
-"""Columns that go through the layers together."""
+"""Columns processed together."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """N of one graph by rows, its diagonal apart."""
+    """N of one graph in CSR, with its diagonal stored separately."""
 
     start: Int[Tensor, " nodes_and_end"]
     column: Int[Tensor, " entries"]
@@ -54,7 +54,7 @@ class Rows:
 
     @classmethod
     def of(cls, pairs: Pairs, dtype: torch.dtype) -> Rows:
-        """Add up the entries of all pairs."""
+        """Sum the entries of all pairs."""
         from scipy.sparse import coo_array
 
         n, (u, v) = pairs.graph.num_nodes, (x.cpu().numpy().astype(np.int32) for x in (pairs.u, pairs.v))
@@ -75,7 +75,7 @@ class Rows:
         return off.addcmul_(self.diagonal[:, None], x)
 
     def without_null(self, x: Float[Tensor, "nodes columns"]) -> Float[Tensor, "nodes columns"]:
-        """Project columns on the complement of the null space."""
+        """Project columns onto the complement of the null space."""
         of = x.new_zeros(int(self.component.max()) + 1, x.shape[1]).index_add(0, self.component, self.null[:, None] * x)
         return torch.addcmul(x, self.null[:, None], of[self.component], value=-1)
 
@@ -85,30 +85,30 @@ class Rows:
         return torch.repeat_interleave(torch.arange(len(self.diagonal)), self.start.diff().long())
 
     def entries(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
-        """Return which entries pairs of neighbours are."""
+        """Return the index of the entry of each pair of neighbours."""
         n = len(self.diagonal)
         return torch.searchsorted(self.row * n + self.column, u.cpu() * n + v.cpu())
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points that stand for the eigenvalues of one graph."""
+    """Points that represent the eigenvalues of one graph."""
 
     values: Float[Tensor, " points"]
     count: Float[Tensor, " points"]
-    """How many eigenvalues each stands for."""
+    """The number of eigenvalues each represents."""
     own: Float[Tensor, "nodes points"]
     """``E_i`` at nodes."""
     between: Float[Tensor, "entries points"] | None
-    """``E_i`` at entries of N, where edges are read."""
+    """``E_i`` at entries of N, if edges are read."""
     rows: Rows
     error: Float[Tensor, "directions points"] | None
-    """None where all is exact. The root mean square of the standard error of p at nodes is the norm of ``error p``."""
+    """None if all values are exact. The root mean square of the standard error of p at nodes is the norm of ``error p``."""
 
     def read(
         self, p: Float[Tensor, "points channels"], u: Int[Tensor, " rows"], v: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows channels"]:
-        """Return ``p(N)_uv`` of every channel, given p on the points, at nodes (u is v) or at edges."""
+        """Return ``p(N)_uv`` of every channel at nodes (u is v) or edges, given the values of p on the points."""
         if u is v:
             return self.own.index_select(0, u) @ p
         assert self.between is not None
@@ -120,13 +120,13 @@ class Points:
 ZERO = Rows(
     torch.zeros(2).int(), torch.zeros(0).int(), torch.zeros(0), torch.zeros(1), torch.zeros(1), torch.zeros(1).long()
 )
-"""The matrix 0."""
+"""The zero matrix."""
 
 
 def points_of(pairs: Pairs, layers: int, dtype: torch.dtype, *, edges: bool, seed: int) -> Points:
-    """Return the points of one large graph for functions of so many layers, exact where that is not too much work."""
+    """Return the points of one large graph for functions of ``layers`` layers, exact if that takes at most :data:`EXACT`."""
     rows = Rows.of(pairs, dtype)
-    top = 2 * float(rows.diagonal.max()) or 2.0  # no eigenvalue is larger
+    top = 2 * float(rows.diagonal.max()) or 2.0  # upper bound on the eigenvalues
     degree = min(max(32, 2 * layers), 64)
     recurrence = torch.tensor([[top / 2, 1.0, 4 / top]], dtype=dtype).repeat(degree, 1)
     recurrence[0, 1:] = torch.tensor([0.0, 2 / top])
@@ -145,7 +145,7 @@ def points_of(pairs: Pairs, layers: int, dtype: torch.dtype, *, edges: bool, see
 
 
 def _chebyshev(degree: int, top: float) -> tuple[Tensor, Tensor]:
-    """Return Chebyshev's points on [0, top], and the matrix that takes ``T_k(N)`` to ``l_i(N)``."""
+    """Return the Chebyshev points on [0, top] and the matrix that maps ``T_k(N)`` to ``l_i(N)``."""
     k = torch.arange(degree + 1, dtype=torch.float64)
     half = torch.where((k == 0) | (k == degree), 0.5, 1.0).double()
     turn = 2 / degree * half[:, None] * half * torch.cos(math.pi / degree * k[:, None] * k)
@@ -153,7 +153,7 @@ def _chebyshev(degree: int, top: float) -> tuple[Tensor, Tensor]:
 
 
 def _local(rows: Rows, recurrence: Tensor, *, edges: bool, most: float) -> tuple[Tensor, Tensor | None] | None:
-    """Return ``q_k(N)`` at nodes and entries for all k, or None where that takes more than ``most`` steps.
+    """Return ``q_k(N)`` at nodes and entries for all k, or None if that takes more than ``most`` steps.
 
     ``q_(k + 1) = (N - a_k) q_k c_k - b_k q_(k - 1)`` with ``(a_k, b_k, c_k)`` in the rows of ``recurrence``.
     """
@@ -176,7 +176,7 @@ def _local(rows: Rows, recurrence: Tensor, *, edges: bool, most: float) -> tuple
             between,
         )
         return (own, between) if work[1] <= most else None
-    if n / 16 * degree * len(rows.value) > most / 10:  # torch goes through the whole graph at every step
+    if n / 16 * degree * len(rows.value) > most / 10:  # torch multiplies by the whole matrix in every step
         return None
     row = rows.row
     for first in range(0, n, TOGETHER):
@@ -193,7 +193,7 @@ def _local(rows: Rows, recurrence: Tensor, *, edges: bool, most: float) -> tuple
 def _run(
     rows: Rows, recurrence: Tensor, start: Float[Tensor, "nodes columns"], *, project: bool = False
 ) -> Iterator[Tensor]:
-    """Yield ``q_k(N)`` of columns, from ``q_0 = 1`` on; ``project`` keeps rounding out of the null space, where it grows."""
+    """Yield ``q_k(N)`` applied to columns, from ``q_0 = 1`` on; ``project`` removes rounding errors from the null space."""
     before, now = torch.zeros_like(start), start
     yield now
     for k, (shift, back, scale) in enumerate(recurrence.tolist(), start=1):
@@ -203,7 +203,7 @@ def _run(
 
 
 def _lanczos(rows: Rows, degree: int, start: Float[Tensor, "nodes columns"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the recurrence of the orthogonal polynomials of the density that random columns see, and its Gauss rule."""
+    """Return the recurrence of the orthogonal polynomials for the density that random columns see, and its Gauss rule."""
     now = start / torch.linalg.vector_norm(start, dtype=torch.float64).to(start)
     before, shifts, norms = torch.zeros_like(now), [], [0.0]
     for k in range(degree + 1):
@@ -211,7 +211,7 @@ def _lanczos(rows: Rows, degree: int, start: Float[Tensor, "nodes columns"]) -> 
         shifts.append(float((now * next).sum(dtype=torch.float64)))
         next.sub_(now, alpha=shifts[-1]).sub_(before, alpha=norms[-1])
         norms.append(float(torch.linalg.vector_norm(next, dtype=torch.float64)))
-        if norms[-1] < 1e-5 * float(rows.diagonal.max()):  # all eigenvalues are known
+        if norms[-1] < 1e-5 * float(rows.diagonal.max()):  # all eigenvalues have been found
             break
         before, now = now, next / norms[-1]
     inside = torch.tensor(norms[1 : len(shifts)], dtype=torch.float64)
@@ -222,7 +222,7 @@ def _lanczos(rows: Rows, degree: int, start: Float[Tensor, "nodes columns"]) -> 
 
 
 def _estimated(rows: Rows, degree: int, *, edges: bool, seed: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
-    """Return the null space and estimates of ``q_k(N)`` beside it at nodes and entries, points, a matrix to them, spread."""
+    """Return the null space and estimates of ``q_k(N)`` at nodes and entries, the points, the matrix to them, the spread."""
     n, draw, rounds = len(rows.diagonal), torch.Generator().manual_seed(seed), PROBES // TOGETHER
 
     def signs() -> Tensor:
@@ -240,7 +240,7 @@ def _estimated(rows: Rows, degree: int, *, edges: bool, seed: int) -> tuple[Tens
             if between is not None:
                 _add_products(rows, z, q, between, k)
         z = signs() if number + 1 < rounds else z
-    own, gap = halves[0] + halves[1], halves[0] - halves[1]  # the gap is as large as the standard error
+    own, gap = halves[0] + halves[1], halves[0] - halves[1]  # the gap has the size of the standard error
     at_zero = torch.stack([q[0, 0] for q in _run(ZERO, recurrence, torch.ones(1, 1).to(z))])
     null = rows.null.square(), rows.null[row] * rows.null[rows.column]
     for short in range(min(SHORT - edges, len(recurrence)), 0, -2):
@@ -257,7 +257,7 @@ def _estimated(rows: Rows, degree: int, *, edges: bool, seed: int) -> tuple[Tens
 
 
 def _add_products(rows: Rows, x: Tensor, y: Tensor, out: Float[Tensor, "entries points"], k: int) -> None:
-    """Add ``(x_u y_v + x_v y_u) / 2``, the mean over all probes, to column k of every entry (u, v)."""
+    """Add ``(x_u y_v + x_v y_u) / 2``, averaged over all probes, to column k of every entry (u, v)."""
     if native.active() is not None and out.dtype == torch.float32:
         panel = x.contiguous(), y.contiguous(), out[:, k]
         native.call("ohm_meet", len(x), x.shape[1], out.shape[1], 0.5 / PROBES, rows.start, rows.column, *panel)

@@ -8,16 +8,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 EPS = 1e-4
-"""Added to the variance, so that rounding is at most multiplied by 100: a walk of one step never returns, its column is zero
-but for rounding. Columns of walks differ by 0.013 to 0.11 among ZINC's atoms."""
+"""Added to the variance, so that rounding errors are multiplied by at most 100: the column of the walk of one step, which
+never returns, is zero up to rounding. Columns of walks differ by 0.013 to 0.11 among ZINC's atoms.
+"""
 
 
 class RunningNorm(nn.Module):
-    """``(x - mean) / sqrt(variance + eps)`` with running statistics of the batches so far, over all processes.
+    """Normalise by ``(x - mean) / sqrt(variance + eps)`` with running statistics of the batches so far, over all processes.
 
-    Unlike a batch norm it divides by the running statistics in training, too, after they have seen the batch. So training
-    and evaluation see the same numbers, and a learned encoding cannot run away from statistics that lag behind it. They are
-    means over the first batches, then they move by ``momentum`` towards every batch; with ``momentum=None`` they stay means.
+    Unlike batch norm it divides by the running statistics in training too, after updating them with the batch. So training
+    and evaluation use the same numbers, and a learned encoding cannot drift away from statistics that lag behind it. The
+    statistics are averages over the first batches, then move by ``momentum`` towards every batch; with ``momentum=None``
+    they remain averages.
     """
 
     def __init__(self, columns: int, momentum: float | None = 0.01, eps: float = EPS) -> None:
@@ -27,28 +29,28 @@ class RunningNorm(nn.Module):
         self.variance: Tensor
         self.batches: Tensor
         self.register_buffer("mean", torch.zeros(columns))
-        self.register_buffer("variance", torch.full((columns,), 1 - eps))  # before the first batch x stays as it is
+        self.register_buffer("variance", torch.full((columns,), 1 - eps))  # x is unchanged before the first batch
         self.register_buffer("batches", torch.zeros(()))
 
     def reset_running_stats(self) -> None:
-        """Forget all batches."""
+        """Reset the statistics."""
         self.mean.zero_()
         self.variance.fill_(1 - self.eps)
         self.batches.zero_()
 
     def forward(self, x: Float[Tensor, "*rows columns"]) -> Float[Tensor, "*rows columns"]:
-        """Normalise x; in training first move the statistics."""
+        """Normalise x, in training after updating the statistics."""
         if self.training:
             self.see(x.detach().flatten(0, -2))
         return (x - self.mean.to(x.dtype)) * self.scale(x.dtype)
 
     def scale(self, dtype: torch.dtype) -> Float[Tensor, " columns"]:
-        """Return what columns are multiplied by."""
+        """Return the factor of every column."""
         return (self.variance.to(dtype) + self.eps).rsqrt()
 
     @torch.no_grad()
     def see(self, x: Float[Tensor, "rows columns"]) -> None:
-        """Move mean and variance towards those of a batch; fewer than two rows have no variance and change nothing."""
+        """Move mean and variance towards those of a batch; a batch with fewer than two rows changes nothing."""
         rows = _over_processes(torch.full((), float(len(x)), device=x.device, dtype=x.dtype))
         mean = _over_processes(x.sum(0)) / rows.clamp(min=1)
         variance = _over_processes((x - mean).square().sum(0)) / (rows - 1).clamp(min=1)
@@ -61,7 +63,7 @@ class RunningNorm(nn.Module):
 
 
 def _over_processes(x: Tensor) -> Tensor:
-    """Sum x over all processes, in place; a single process keeps its own."""
+    """Sum x over all processes in place; with a single process return it unchanged."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(x)
     return x

@@ -1,9 +1,9 @@
 """Run the layers on eigenvalues: where every node is its own demand and B is fixed, channels stay functions of N.
 
 Channel c starts as the identity and is ``p_c(N)`` after every layer, and ``K = sum_c W_QK,c p_c(N)^2`` is a function of N
-too. So a layer acts on numbers, ``p <- p (skip + value (gram lambda + phi sum_c product_c p_c^2))``, then divides by the
-norm; no weight of a layer touches eigenvectors. Layers are many and small, so gradients are written out by hand: autograd's
-would take most of the time.
+too. So a layer acts on scalars, ``p <- p (skip + value (gram lambda + phi sum_c product_c p_c^2))``, then divides by the
+norm; eigenvectors are not needed. There are many small layers, so gradients are written by hand: with autograd they would
+take most of the time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def on_spectrum(
 ) -> Float[Tensor, "nodes channels"]:
     """Return ``p_c`` on every eigenvalue of N after all layers; those of graph g begin at ``start[g]``, ``owner`` names g.
 
-    At the end channels have the norm of the identity, whatever the graph. With ``restore`` they are multiplied by the norms
-    that the layers divided by, so that a channel that computes a random walk gives return probabilities and not multiples of
-    them. Eigenvalues are multiplied by ``after_first`` from the second layer on. ``count`` says how often each eigenvalue
-    counts in norms, once unless given.
+    The returned channels have the norm of the identity, whatever the graph. With ``restore`` they are multiplied by the
+    norms that the layers divided by, so that a channel that computes a random walk gives return probabilities rather than
+    multiples of them. Eigenvalues are multiplied by ``after_first`` from the second layer on. ``count`` is the multiplicity
+    of each eigenvalue in norms, 1 by default.
     """
-    # a copy, as torch.compile does not take one tensor twice
+    # a copy, because torch.compile rejects the same tensor twice
     later = values.clone() if after_first is None else values * after_first.index_select(0, owner)
     channels = weights.shape[2]
     run: Any = _TorchLayers
@@ -55,7 +55,7 @@ def weights_of(
     phi: Float[Tensor, " layers"],
     skip: Float[Tensor, " layers"],
 ) -> Float[Tensor, "layers rows channels"]:
-    """Return four rows of every layer, which multiplies p by ``one + lambda seen + (p^2 . summed) pulled``.
+    """Return four rows of weights per layer, which multiplies p by ``one + lambda seen + (p^2 . summed) pulled``.
 
     They are ``seen = gram value``, ``pulled = phi value``, ``one = skip`` and ``summed = product``; see
     :class:`dynamics.Layer`.
@@ -64,7 +64,7 @@ def weights_of(
 
 
 class _NativeLayers(torch.autograd.Function):
-    """The layers in C, graph by graph in the first cache; backwards computes them again, so that nothing is kept."""
+    """Run the layers in C, graph by graph in the L1 cache; backward recomputes them, so that no state is stored."""
 
     @staticmethod
     def forward(
@@ -131,7 +131,7 @@ class _TorchLayers(torch.autograd.Function):
         def over_graphs(x: Tensor) -> Tensor:
             return none.index_add(0, owner, x)
 
-        norms = over_graphs(gradients[0] * out) if ctx.restore else none  # the gradient of every norm that is restored
+        norms = over_graphs(gradients[0] * out) if ctx.restore else none  # the gradient of every restored norm
         d_first, d_later, d_weights = torch.zeros_like(first), torch.zeros_like(later), []
         for l in reversed(range(len(weights))):
             before, s, m, inverse = kept[4 * l : 4 * l + 4]

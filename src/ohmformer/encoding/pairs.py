@@ -23,8 +23,8 @@ def pairwise(
 ) -> Float[Tensor, "graphs width width features"]:
     """Return ``1 / (1 + R_uv)``, 0 between components, and ``exp(-s L)_uv`` for each of ``times``; zeros on padding.
 
-    ``edge_index`` lists every edge in both directions or every edge once, ``edge_weight`` holds conductances. The answer is
-    computed on the CPU in float64 and put back on the device of ``edge_index``.
+    ``edge_index`` lists every edge in both directions or every edge once, ``edge_weight`` holds conductances. The result is
+    computed on the CPU in float64 and moved to the device of ``edge_index``.
 
     >>> pairwise(torch.tensor([[0, 1], [1, 0]]), num_nodes=3, times=[1])[0, :, :, 0]
     tensor([[1.0000, 0.5000, 0.0000],
@@ -43,9 +43,9 @@ def pairwise(
 
 
 class PairwiseBias(nn.Module):
-    """A bias for every attention head, ``(graphs, heads, width, width)``, linear in the features of pairs of nodes.
+    """Compute a bias for every attention head, ``(graphs, heads, width, width)``, linear in the features of node pairs.
 
-    It is to be added to the scores of attention. Its input, from :func:`pairwise`, can be computed once and kept.
+    It is added to the attention scores. Its input, from :func:`pairwise`, can be computed once and stored.
     """
 
     def __init__(self, heads: int, features: int = 3) -> None:

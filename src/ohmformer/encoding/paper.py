@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def sizes_of(dataset: str) -> tuple[int, int]:
-    """Return the columns of the encoding and the rows of its table."""
+    """Return the number of columns of the encoding and of rows of its table."""
     sizes = {"zinc": (6, 37), "qm9": (3, 9)}
     if dataset not in sizes:
         raise ValueError(f"expected dataset 'zinc' or 'qm9', got {dataset!r}")
@@ -14,11 +14,11 @@ def sizes_of(dataset: str) -> tuple[int, int]:
 
 
 def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
-    """Explain the published parameter counts, 488 for ZINC and 240 for QM9, by their parts.
+    """Break down the published parameter counts, 488 for ZINC and 240 for QM9, into their parts.
 
-    Each of three groups holds 3 x 8 diagonals, alpha_V, alpha_Q alpha_K, alpha_R, w_R and four betas, 32 in all. Their
-    code has 16 more in every group, for the choice among several edge and node features, of which there is one: 4 of them
-    multiply scalars that are there anyway, 12 are never read. Neither are part of ``LinearTransformerPE.paper``.
+    Each of three groups holds 3 x 8 diagonals, alpha_V, alpha_Q alpha_K, alpha_R, w_R and four betas, 32 in all. The
+    authors' code has 16 more in every group, for choosing among several edge and node features, of which there is only one:
+    4 of them multiply existing scalars, 12 are never read. ``LinearTransformerPE.paper`` has none of them.
 
     >>> [sum(paper_parameters(name).values()) for name in ("zinc", "qm9")]
     [488, 240]

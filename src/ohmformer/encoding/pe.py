@@ -39,49 +39,51 @@ _is_exporting = getattr(torch.compiler, "is_exporting", bool)  # since torch 2.7
 
 
 def _untraced(function: Function) -> Function:
-    """Keep torch.compile out of a function: how a batch is cut into blocks depends on its sizes, so no trace fits all."""
+    """Disable torch.compile for a function: how a batch is split into blocks depends on its sizes, so no trace fits all."""
     known = inspect.signature(torch.compiler.disable).parameters
     told = {"reason": UNTRACED} if "reason" in known else {}  # since torch 2.7
     return torch.compiler.disable(function, **told)  # pyright: ignore[reportReturnType, reportCallIssue, reportArgumentType]
 
 
 class LinearTransformerPE(saving.Saved, nn.Module):
-    """Encode nodes by ``M Phi_L``, where ``Phi_L`` are the features of a linear Transformer that sees the incidences B.
+    """Encode nodes by ``M Phi_L``, where ``Phi_L`` is the output of a linear Transformer applied to the incidence matrix B.
 
     One layer is ``Phi <- (1 + w_R) Phi + (beta_3 alpha N + beta_4 Phi W_Q W_K Phi^T) Phi W_V`` with ``N = D^-1/2 B B^T
-    D^-1/2``, then every column over its norm; ``evolve=True`` moves B likewise (:mod:`ohmformer.encoding.dynamics`). Each of
-    ``groups`` sets of weights is applied ``loops`` times in a row; ``loops`` may be changed after training.
+    D^-1/2``, then every column is divided by its norm; ``evolve=True`` updates B likewise
+    (:mod:`ohmformer.encoding.dynamics`). Each of ``groups`` sets of weights is applied ``loops`` times in a row; ``loops``
+    may be changed after training.
 
-    What the answer depends on is the choice of ``phi0``:
+    The start ``phi0`` determines what the encoding depends on:
 
-    - ``"walks"``, the default and the best we know: every node is its own demand, so that a channel is a learned function of
-      N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c begins as a random walk of c steps, and the norms that
-      layers divide by are given back. Deterministic, moves with the nodes, needs no node features. 16 channels, 16 groups.
-    - ``"diagonal"``: the same with channels that begin as diffusions and keep norm one; this and all below 8 channels, three
-      groups looped three times, as in the paper.
-    - ``"features"``: a linear map of ``x``. Deterministic, moves with the nodes.
-    - ``"random"``: Gaussian columns. In training fresh ones in every call and process; in evaluation those of ``seed``, by
-      the node's place in its graph; with ``generator=`` whatever it draws. The mean of ``draws`` answers is returned.
-    - ``"index"``: a trained table by the node's place in its graph, as in the authors' experiments. It reads the numbering
-      of the nodes: for reproduction only, see :meth:`paper`. Places beyond the table wrap around.
+    - ``"walks"``, the default and the best we know: Phi_0 is the identity (one unit demand per node), so that a channel is a
+      learned function of N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c is initialised as a random walk of
+      c steps, and the result is multiplied by the norms that layers divided by. Deterministic, equivariant to node
+      permutations, needs no node features. 16 channels and 16 groups by default.
+    - ``"diagonal"``: the same with channels initialised as diffusions, of norm one. Here and below the default is 8 channels
+      and three groups looped three times, as in the paper.
+    - ``"features"``: a linear map of ``x``. Deterministic, equivariant to node permutations.
+    - ``"random"``: Gaussian columns, in training new ones in every call and process, in evaluation those of ``seed`` by the
+      node's index in its graph; with ``generator=`` always drawn from it. The mean of ``draws`` results is returned.
+    - ``"index"``: a trained table by the node's index in its graph, as in the authors' experiments. It depends on the node
+      numbering: for reproduction only, see :meth:`paper`. Indices beyond the table wrap around.
 
     Args:
-        dim: numbers that come out for every node (edge, pair).
-        read: what is encoded, ``"nodes"``, ``"edges"`` or ``"pairs"``, or several of them, which are then returned as a
-            tuple; edges and pairs for ``walks`` and ``diagonal``.
-        norm: ``"running"``, channels are normalised by running means and spreads before M; None for none.
-        laplacian: ``"normalized"``, N as above; or ``"combinatorial"``, L over its graph's largest degree.
-        hidden: channels k of Phi.
-        groups: sets of weights.
-        loops: how often each is applied in a row.
-        phi0: where Phi starts, one of the above.
-        evolve: whether layers move B too; for graphs of up to 8,000 nodes.
+        dim: output dimension per node (edge, pair).
+        read: what to encode, ``"nodes"``, ``"edges"`` or ``"pairs"``, or several of them, which are then returned as a
+            tuple; edges and pairs only for ``walks`` and ``diagonal``.
+        norm: ``"running"``, normalise channels by running means and standard deviations before M; None for no norm.
+        laplacian: ``"normalized"``, N as above; or ``"combinatorial"``, L over the largest degree of its graph.
+        hidden: number of channels k of Phi.
+        groups: number of sets of weights.
+        loops: how often each set is applied in a row.
+        phi0: the start, one of the above.
+        evolve: whether layers update B too; for graphs of up to 8,000 nodes.
         degrees: ``"gram"``, D the diagonal of ``B B^T``; or ``"l1"``, the paper's ``sum_j |B_ij|``.
         in_features: width of ``x``, for ``phi0="features"``.
         max_nodes: rows of the table, for ``phi0="index"``.
-        draws: answers to average, for ``phi0="random"``.
-        pace: for ``walks``, 0.1 unless given: layers have ``pace`` times the parameters for weights, so that an optimiser
-            with one rate for all moves them by a tenth. Normalised channels move by many times what weights do.
+        draws: number of results to average, for ``phi0="random"``.
+        pace: for ``walks``, 0.1 by default: the weights of layers are ``pace`` times their parameters, so that an optimiser
+            with one learning rate changes them a tenth as fast. Normalised channels change many times more than weights.
         seed: of the initial weights and of random starts.
 
     >>> edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
@@ -141,7 +143,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
 
     @classmethod
     def paper(cls, dataset: str = "zinc") -> LinearTransformerPE:
-        """Make the paper's model: index table, l1 degrees, B evolving, three groups looped three times, eight channels.
+        """Create the paper's model: index table, l1 degrees, B evolving, three groups looped three times, eight channels.
 
         >>> [sum(p.numel() for p in LinearTransformerPE.paper(name).parameters()) for name in ("zinc", "qm9")]
         [440, 192]
@@ -151,7 +153,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments of ``__init__`` that make a model of this shape."""
+        """The arguments of ``__init__`` that create a model of this shape."""
         names = (
             "dim", "read", "norm", "laplacian", "hidden", "groups", "loops", "phi0", "evolve", "degrees", "in_features",
             "max_nodes", "draws", "pace", "seed",
@@ -161,10 +163,10 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     def reset_parameters(self) -> None:
         """Draw initial weights.
 
-        Channels are diffusions of different speed, ``Phi <- Phi - t N Phi``, that weakly repel. With ``walks`` nothing is
-        drawn: channel c takes the step ``Phi <- Phi - N Phi`` in its share of the groups and rests in the others, so that it
-        is ``(I - N)^c`` where there are as many groups as channels; channels do not interact yet. M is the identity if it is
-        square.
+        Channels start as diffusions of different speed, ``Phi <- Phi - t N Phi``, that weakly repel each other. With
+        ``walks`` their functions of N are not random: channel c takes the step ``Phi <- Phi - N Phi`` in its share of the
+        groups and rests in the others, so that it is ``(I - N)^c`` if there are as many groups as channels; channels do not
+        interact yet. M is the identity if it is square.
         """
         draw_weights(self)
 
@@ -181,21 +183,21 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         spectrum: tuple[Tensor, Tensor, Tensor] | None = None,
         width: int | None = None,
     ) -> Any:
-        """Return what ``read`` names.
+        """Return the encoding of nodes, edges or pairs, as set by ``read``.
 
-        The encoding of every node, ``(num_nodes, dim)``, of every column of ``edge_index``, ``(edges, dim)``, or of all
-        pairs of nodes of each graph, ``(graphs, width, width, dim)`` with zeros on padding.
+        The shape is ``(num_nodes, dim)`` for nodes, ``(edges, dim)`` for the columns of ``edge_index``, and ``(graphs,
+        width, width, dim)`` for all pairs of nodes of each graph, with zeros on padding.
 
         Args:
-            edge_index: PyG's, every edge in both directions or every edge once, in any order; or a whole PyG ``Data`` or
-                ``Batch``, of which the arguments that are not given are then read.
-            edge_weight: conductances, ones unless given; where both directions are listed they must agree.
-            batch: the graph of every node, ascending; one graph unless given.
-            num_nodes: how many; otherwise the length of ``batch``, of ``x``, or the largest node number plus one.
+            edge_index: as in PyG, every edge in both directions or every edge once, in any order; or a whole PyG ``Data`` or
+                ``Batch``, which then supplies the arguments that are not given.
+            edge_weight: conductances, ones by default; if both directions are listed they must agree.
+            batch: the graph of every node, ascending; a single graph by default.
+            num_nodes: number of nodes; by default the length of ``batch``, of ``x``, or the largest node number plus one.
             x: node features, for ``phi0="features"``.
             generator: draws random starts.
-            spectrum: what ``AddSpectrum`` keeps in the data, ``(spectrum_values, spectrum_vectors, spectrum_check)``.
-            width: nodes that pairs are padded to; those of the largest graph, for which the device is asked, unless given.
+            spectrum: what ``AddSpectrum`` stores in the data, ``(spectrum_values, spectrum_vectors, spectrum_check)``.
+            width: number of nodes that pairs are padded to; by default that of the largest graph, read from the device.
 
         >>> from torch_geometric.data import Data
         >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
@@ -229,7 +231,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         )
 
     def on(self, spectra: Spectra, edge_index: Int[Tensor, "2 edges"], width: int | None = None) -> Any:
-        """Return what :meth:`forward` does for graphs whose spectra are known."""
+        """Return the result of :meth:`forward` for graphs whose spectra are known."""
         if not spectra.padded:
             known = spectra.values, spectra.vectors
             found = self._small(known, edge_index, spectra.owner, len(spectra.start) - 1)
@@ -242,7 +244,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     def _small(
         self, spectra: tuple[Tensor, Tensor], edge_index: Tensor, batch: Tensor | None, graphs: int, check: Any = None
     ) -> Any:
-        """Return what :meth:`on` does by one kernel, or None where that one is not for this input."""
+        """Return the result of :meth:`on` by one kernel, or None if it does not support the input."""
         if "pairs" in self.reads or torch.compiler.is_compiling():
             return None
         turns = [] if torch.is_grad_enabled() else [self._turn(what) for what in self.reads]
@@ -260,7 +262,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None, x: Tensor | None,
         generator: torch.Generator | None, width: int | None,
     ) -> Any:  # fmt: skip
-        """Encode graphs of which nothing was kept."""
+        """Encode graphs without stored spectra."""
         if num_nodes is None and batch is None and x is not None:
             num_nodes = len(x)
         if self.functions and batch is None and self.degrees == "gram" and self.scalars.device.type == "cpu":
@@ -282,7 +284,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
             return self._out("nodes", partial(_turned, phi))
 
     def _pairs(self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None) -> Pairs:
-        """Read and check edges, in the precision that the layers' N is made in."""
+        """Read and check edges, in the dtype in which the layers' N is computed."""
         kind = torch.float64 if self.functions and self.scalars.device.type != "mps" else self._dtype
         pairs = read_pairs(
             edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=kind,
@@ -296,10 +298,10 @@ class LinearTransformerPE(saving.Saved, nn.Module):
 
     @torch.no_grad()
     def standard_error(self, data: Any) -> Float[Tensor, " dim"]:
-        """Return the standard error of the encoding of nodes of one graph, a root mean square over its nodes.
+        """Return the standard error of the node encoding of one graph, a root mean square over its nodes.
 
-        It is zero where the encoding is exact; where it is estimated (large graphs whose walks get far) the spread among
-        the random signs tells how far it is off.
+        It is zero if the encoding is exact; if it is estimated (large graphs where walks get far), it is computed from the
+        spread among the random signs.
         """
         weight = data.edge_weight if "edge_weight" in data else None
         pairs = self._pairs(data.edge_index, weight, None, data.num_nodes)
@@ -311,13 +313,13 @@ class LinearTransformerPE(saving.Saved, nn.Module):
 
     @property
     def _dtype(self) -> torch.dtype:
-        """The precision of the layers: that of the weights, but float32 at least."""
+        """The dtype of the layers: that of the weights, but at least float32."""
         return torch.promote_types(self.scalars.dtype, torch.float32)
 
     def _read(
         self, read: Read, edge_index: Tensor, start: Tensor, batch: Tensor, width: int | None, total: int | None = None
     ) -> Any:
-        """Return functions of N at nodes, edges and pairs, whatever is to be read, normalised."""
+        """Return normalised functions of N at nodes, edges and pairs, as ``read`` names."""
         answers = []
         for what in self.reads:
             if what == "nodes":
@@ -333,7 +335,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         return answers[0] if isinstance(self.read, str) else tuple(answers)
 
     def _out(self, what: str, read: Callable[[Turn], Tensor]) -> Float[Tensor, "rows dim"]:
-        """Read channels, normalise them and map them by M; before they are read where that is less work and can be done."""
+        """Read channels, normalise them and map them by M, or map them before reading if that is possible and less work."""
         readout, norm, turn = self._readout(what), self._norm(what), self._turn(what)
         with torch.autocast(readout.device.type, enabled=False):
             found = read(turn)
@@ -342,7 +344,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
             return found.to(readout.dtype)
 
     def _turn(self, what: str) -> Turn:
-        """Return norm and M as one matrix, and what is added; None where the norm or a wide M comes after reading."""
+        """Return the norm and M as one matrix and a shift; None if the norm or a wide M is applied after reading."""
         readout, norm = self._readout(what), self._norm(what)
         if self.dim > self.hidden or (norm is not None and norm.training):
             return None
@@ -354,29 +356,29 @@ class LinearTransformerPE(saving.Saved, nn.Module):
             return turn, -(norm.mean.to(turn.dtype) @ turn)
 
     def _readout(self, what: str) -> Tensor:
-        """Return M of nodes, edges or pairs."""
+        """Return M for nodes, edges or pairs."""
         found = {"nodes": self.readout, "edges": self.edge_readout, "pairs": self.pair_readout}[what]
         assert found is not None
         return found
 
     def _norm(self, what: str) -> RunningNorm | None:
-        """Return the norm of nodes, edges or pairs."""
+        """Return the norm for nodes, edges or pairs, or None."""
         return cast(RunningNorm, self.norms[what]) if self.norm else None
 
     def _weights(self) -> Float[Tensor, "layers rows hidden"]:
-        """Return the weights of all layers as the eigenvalues see them."""
+        """Return the weights of all layers as :func:`weights_of` arranges them."""
         scalars, value, query, key = self._paced(self._dtype)
         _, alpha_qk, _, w_r, _, _, beta_3, beta_4 = scalars.unbind(1)
         weights = weights_of(value, query * key, beta_3 * alpha_qk, beta_4, 1 + w_r)
         return weights if self.loops == 1 else weights.repeat_interleave(self.loops, dim=0)
 
     def _paced(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return scalars, value, query and key of all groups."""
+        """Return all scalar, value, query and key weights, times the pace."""
         weights = tuple(x.to(dtype) for x in (self.scalars, self.value, self.query, self.key))
         return weights if self.pace == 1 else tuple(self.pace * x for x in weights)
 
     def _layers(self) -> list[Layer]:
-        """Return the weights of every layer, scalars multiplied out; plain numbers where no gradient is wanted."""
+        """Return the weights of every layer, scalars multiplied out; plain numbers if no gradient is needed."""
         watched = torch.is_grad_enabled() and any(p.requires_grad for p in (self.scalars, self.value, self.query, self.key))
         scalars, values, query, key = self._paced(self.scalars.dtype)
         alpha_v, alpha_qk, alpha_r, w_r, beta_1, beta_2, beta_3, beta_4 = scalars.unbind(1)
@@ -396,5 +398,5 @@ class LinearTransformerPE(saving.Saved, nn.Module):
 
 
 def _turned(x: Tensor, turn: Turn) -> Tensor:
-    """Return channels times a matrix plus what is added."""
+    """Return channels times the matrix of ``turn`` plus its shift."""
     return x if turn is None else torch.addmm(turn[1], x, turn[0])

@@ -15,8 +15,9 @@ QUANTITIES = ("resistances", "heat", "eigenvalues")
 
 
 def exact_quantities(graphs: list[Data], names: Sequence[str], s: float) -> dict[str, list[Tensor]]:
-    """Of every graph, in float64: ``resistances`` of the pairs u < v, row by row, infinite between components; ``heat``, the
-    entries u <= v of ``exp(-s L)``, row by row; ``eigenvalues`` of L, ascending, those of the null space exactly zero.
+    """Return for every graph, in float64: ``resistances`` of the pairs u < v, row by row, infinite between
+    components; ``heat``, the entries u <= v of ``exp(-s L)``, row by row; ``eigenvalues`` of L, ascending, those of the null
+    space exactly zero.
     """
     if not graphs or not names:
         return {name: [] for name in names}
@@ -32,7 +33,7 @@ def exact_quantities(graphs: list[Data], names: Sequence[str], s: float) -> dict
 
 
 def _above(matrix: Tensor, offset: int) -> Tensor:
-    """The entries on and above a diagonal, row by row."""
+    """Return the entries on and above a diagonal, row by row."""
     row, column = torch.triu_indices(*matrix.shape, offset=offset)
     return matrix[row, column]
 
@@ -44,7 +45,7 @@ def _eigenvalues(graph: ohm.Graph) -> Tensor:
 
 
 def check_quantities(names: Sequence[str], s: float) -> None:
-    """Raise a ValueError unless these are quantities that can be written."""
+    """Raise a ValueError unless all names are known quantities and their options are valid."""
     for name in names:
         if name not in QUANTITIES:
             raise ValueError(f"expected an exact quantity among {', '.join(QUANTITIES)}, got {name!r}")

@@ -1,7 +1,7 @@
 """Encodings of all pairs of nodes as a PyG transform: resistances, heat, random walks, or a trained model.
 
-A graph of n nodes gets ``n * n`` rows, those of pairs (0, 0), (0, 1), ..., (n - 1, n - 1), which PyG collates by itself;
-:func:`dense_pairs` lays the rows of a batch out for attention.
+A graph of n nodes gets ``n * n`` rows, for pairs (0, 0), (0, 1), ..., (n - 1, n - 1), which PyG collates without options;
+:func:`dense_pairs` arranges the rows of a batch for attention.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ KINDS = ("resistance", "heat", "walks", "learned")
 
 @functional_transform("add_relative_encoding")
 class AddRelativeEncoding(Encoding):
-    """One row for every pair of nodes of a graph.
+    """Add one row for every pair of nodes of a graph.
 
     Args:
         kind: ``"resistance"``, ``1 / (1 + R_uv)``, 0 between components; ``"heat"``, ``exp(-s L)_uv`` for each of ``times``;
-            ``"walks"``, ``(D^-1 A)^k_uv`` for k = 0 .. ``steps`` - 1 (RRWP); ``"learned"``, ``model`` as it is now.
+            ``"walks"``, ``(D^-1 A)^k_uv`` for k = 0 .. ``steps`` - 1 (RRWP); ``"learned"``, the current ``model``.
         times: of the heat kernel.
-        steps: how many powers of the walk.
+        steps: powers of the walk.
         model: a :class:`LinearTransformerPE` with ``read="pairs"``, which is copied.
-        attr_name: where the rows go.
+        attr_name: the attribute that stores the rows.
 
     >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
     >>> AddRelativeEncoding("resistance")(path).relative_encoding.view(3, 3)
@@ -83,14 +83,14 @@ class AddRelativeEncoding(Encoding):
         return _walks(data, self.steps)
 
     def __repr__(self) -> str:
-        """The arguments; of a model its shape and a checksum of its weights."""
+        """Return the arguments, with a model as its shape and a checksum of its weights."""
         used = {"heat": f", times={self.times}", "walks": f", steps={self.steps}"}.get(self.kind, "")
         model = "" if self.model is None else f", {describe_model(self.model)}"
         return f"{type(self).__name__}({self.kind!r}{used}{model}, attr_name={self.attr_name!r})"
 
 
 def _walks(data: Data, steps: int) -> Float[Tensor, "pairs steps"]:
-    """Return ``(D^-1 A)^k`` of all pairs, k below ``steps``, by products of padded blocks; rows of single nodes are zero."""
+    """Return ``(D^-1 A)^k`` of all pairs for k below ``steps``; rows of isolated nodes in ``D^-1 A`` are zero."""
     small = conductances_of(data)
     if small is not None:
         walk = small / torch.where((degree := small.sum(1, keepdim=True)) > 0, degree, 1.0)
@@ -121,7 +121,7 @@ def _walks(data: Data, steps: int) -> Float[Tensor, "pairs steps"]:
 def dense_pairs(
     rows: Float[Tensor, "pairs k"], batch: Int[Tensor, " nodes"], width: int | None = None
 ) -> Float[Tensor, "graphs width width k"]:
-    """Lay the rows of all pairs of a batch out as ``(graphs, width, width, k)``, zeros on padding.
+    """Arrange the rows of all pairs of a batch as ``(graphs, width, width, k)``, with zeros on padding.
 
     >>> dense_pairs(torch.arange(5.0)[:, None], torch.tensor([0, 1, 1]))[:, :, :, 0]
     tensor([[[0., 0.],

@@ -1,6 +1,6 @@
 """Save and load models as ``config.json`` and ``model.safetensors``, in folders and on the Hugging Face hub.
 
-Loading runs no code of the files, and a bad file is named in one sentence.
+Loading executes no code from files; an invalid file raises a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def shipped() -> list[str]:
-    """List the names of the models inside the package."""
+    """Return the names of the models shipped with the package."""
     return sorted(folder.name for folder in SHIPPED.iterdir()) if SHIPPED.is_dir() else []
 
 
 def save(model: LinearTransformerPE, folder: Path) -> None:
-    """Write both files, each under a temporary name first."""
+    """Write both files, each through a temporary file."""
     with whole_file(folder / CONFIG) as temporary:
         temporary.write_text(json.dumps(model.config, indent=2) + "\n")
     with whole_file(folder / WEIGHTS) as temporary:
@@ -39,14 +39,14 @@ def save(model: LinearTransformerPE, folder: Path) -> None:
 
 
 def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> LinearTransformerPE:
-    """Load a model of a class by a shipped name, a folder, or a repository on the Hugging Face hub."""
+    """Load a model of class ``kind`` from a shipped name, a folder, or a repository on the Hugging Face hub."""
     folder = SHIPPED / name if str(name) in shipped() else Path(name)
     if not folder.is_dir():
         folder = _download(str(name), options)
     config = folder / CONFIG
     try:
         arguments = json.loads(config.read_text())
-        model = kind(**{"norm": None, "pace": 1, **arguments})  # files of version 0.1 name neither and have none
+        model = kind(**{"norm": None, "pace": 1, **arguments})  # files of version 0.1 name neither argument and use neither
     except OSError as error:
         raise ValueError(f"expected {CONFIG} in {folder}, there is none") from error
     except (TypeError, ValueError, json.JSONDecodeError) as error:
@@ -70,7 +70,7 @@ def load(kind: type[LinearTransformerPE], name: str | Path, **options: Any) -> L
 
 
 def check_state(model: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Name weights of another shape in a state; count random starts from zero where it was saved without their count."""
+    """Raise a ValueError for weights of a wrong shape; a missing count of random starts begins at zero."""
     for name, wanted in model.state_dict().items():
         if name == "calls":
             state.setdefault(f"{prefix}calls", torch.zeros_like(wanted))
@@ -83,12 +83,12 @@ def check_state(model: Any, state: dict[str, Any], prefix: str, *_: object) -> N
 
 
 def _state(model: LinearTransformerPE) -> dict[str, Any]:
-    """Weights and running statistics, without the count of random starts."""
+    """Return weights and running statistics, without the count of random starts."""
     return {name: x for name, x in model.state_dict().items() if name != "calls"}
 
 
 def push(model: LinearTransformerPE, repo_id: str, *, private: bool | None = None, token: Any = None, **options: Any) -> str:
-    """Upload a model to a repository on the Hugging Face hub, made if need be; return the commit's address."""
+    """Upload a model to a Hugging Face hub repository, created if missing; return the commit's address."""
     api = require("huggingface_hub", "hub").HfApi(token=token, endpoint=options.pop("endpoint", None))
     repo_id = api.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def push(model: LinearTransformerPE, repo_id: str, *, private: bool | None = Non
 
 
 def _download(name: str, options: dict[str, Any]) -> Path:
-    """Download the two files of a repository on the hub, nothing else of it; return their folder."""
+    """Download only the two model files of a hub repository; return their folder."""
     hub, errors = require("huggingface_hub", "hub"), require("huggingface_hub.errors", "hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS], **options))
@@ -107,10 +107,10 @@ def _download(name: str, options: dict[str, Any]) -> Path:
 
 
 class Saved:
-    """A model that is saved to folders and to the hub, and loaded from there."""
+    """Mixin for models that are saved to and loaded from folders and the hub."""
 
     def save_pretrained(self: Any, save_directory: str | Path, *, push_to_hub: bool = False, **options: Any) -> str | None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder; an interrupted run leaves no half of a file.
+        """Write ``config.json`` and ``model.safetensors`` into a folder; an interrupted run leaves no partial file.
 
         With ``push_to_hub=True`` also upload them; ``options`` are then those of :meth:`push_to_hub`.
         """
@@ -121,14 +121,14 @@ class Saved:
         """Upload the files of :meth:`save_pretrained` to a repository on the Hugging Face hub; return the commit's address.
 
         Args:
-            repo_id: ``owner/name``; made if it is not there.
-            options: ``private=`` and ``token=``, and what ``huggingface_hub.HfApi.upload_folder`` takes.
+            repo_id: ``owner/name``; created if it does not exist.
+            options: ``private=`` and ``token=``, and the options of ``huggingface_hub.HfApi.upload_folder``.
         """
         return push(self, repo_id, **options)
 
     @classmethod
     def from_pretrained(cls: Any, name: str | Path, **options: Any) -> Any:
-        """Load a model: one that ships with the package (``"zinc"``), a folder, or a repository on the Hugging Face hub.
+        """Load a model: one shipped with the package (``"zinc"``), a folder, or a repository on the Hugging Face hub.
 
         ``options`` are those of ``huggingface_hub.snapshot_download``.
         """

@@ -1,7 +1,7 @@
 """Small graphs by few calls of C: one graph's conductances and spectrum, and channels of any number at nodes and edges.
 
-A molecule has two dozen nodes: what is done in Python, operation by operation, takes longer than the arithmetic. These
-functions take input that is plainly right and return None for everything else, which general code then reads, or refuses.
+A molecule has two dozen nodes, so the overhead of Python operations exceeds the arithmetic. These functions accept only
+plainly valid input and return None for everything else, which general code then handles or rejects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ohmformer.encoding.kernels import supports
 
 
 def conductances(edge_index: Any, weight: Tensor | None, nodes: int | None) -> Float[Tensor, "nodes nodes"] | None:
-    """Return the conductances between all nodes of one small graph on the CPU, each edge counted once, in float64."""
+    """Return the conductance matrix of one small graph on the CPU in float64, counting every edge once, or None."""
     if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.long or edge_index.ndim != 2 or len(edge_index) != 2:
         return None
     given = () if weight is None else (weight,)
@@ -38,7 +38,7 @@ def conductances(edge_index: Any, weight: Tensor | None, nodes: int | None) -> F
 def spectrum(
     conductance: Float[Tensor, "nodes nodes"], laplacian: str
 ) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " entries"], float]:
-    """Return eigenvalues and eigenvectors of N, or of L over its largest degree, and what that L was divided by."""
+    """Return eigenvalues and eigenvectors of N, or of L over its largest degree, and the divisor of L."""
     n = len(conductance)
     values, vectors, unit = torch.empty(n), torch.empty(n * n), torch.empty(1, dtype=torch.float64)
     native.call("ohm_spectrum", n, int(laplacian == "combinatorial"), conductance, values, vectors, unit)
@@ -57,9 +57,9 @@ def at_nodes_and_edges(
     graphs: int = 1,
     check: tuple[Tensor, Tensor | None, str] | None = None,
 ) -> list[Tensor] | None:
-    """Return channels at nodes and edges, in the order of ``reads``, from the spectra of all graphs side by side.
+    """Return channels at nodes and edges, in the order of ``reads``, from the concatenated spectra of all graphs.
 
-    None where no kernel is written for the input, or where graphs, edges and spectra do not plainly fit together.
+    Return None if no kernel supports the input, or if graphs, edges and spectra do not plainly match.
 
     Args:
         spectra: eigenvalues, and eigenvectors, nodes by eigenvalues.
@@ -67,10 +67,11 @@ def at_nodes_and_edges(
         edge_index: edges, one graph after the other.
         weights: of the layers.
         reads: ``"nodes"``, ``"edges"``, or both.
-        turns: for every read what channels are multiplied by and what is added, where no gradient is wanted.
+        turns: for each of ``reads`` the matrix that channels are multiplied by and the row that is added, if no gradient is
+            needed.
         restore: see :func:`on_spectrum`.
-        graphs: how many there are.
-        check: for spectra that were kept, their fingerprints, weights of edges and which Laplacian.
+        graphs: number of graphs.
+        check: for stored spectra, their fingerprints, the edge weights and the kind of Laplacian.
     """
     channels, whole = weights.shape[2], [x for x in (edge_index, batch) if x is not None]
     arrays = *spectra, weights, *(x for turn in turns or () for x in turn)
@@ -95,7 +96,7 @@ def at_nodes_and_edges(
 def _run(
     weights: Tensor, sizes: Any, lists: Any, spectra: Any, check: Any, reads: Sequence[str], turns: Any = None
 ) -> tuple[Any, ...]:
-    """Call the kernel; return whether it took the input, and what it read."""
+    """Call the kernel; return whether it supported the input, and its output."""
     most = weights.shape[2]
     kept, weight, laplacian = (None, None, "") if check is None else check
     weight = weight if weight is None else weight.detach().flatten().float().contiguous()
@@ -111,7 +112,7 @@ def _run(
 
 
 class _Functions(torch.autograd.Function):
-    """The layers and what is read of them, graph by graph in the first cache; backwards computes them again."""
+    """Run the layers and read their output graph by graph in the L1 cache; backward recomputes them."""
 
     @staticmethod
     def forward(

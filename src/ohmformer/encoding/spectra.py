@@ -1,7 +1,7 @@
 """Spectra of N of all graphs of a batch side by side, and functions of N read from them at pairs of nodes.
 
-A graph of n nodes has n eigenvalues and n x n entries of eigenvectors, so both lie flat, graph after graph, whatever the
-sizes, and PyG collates them by itself. Nothing here needs to know a size on the host.
+A graph of n nodes has n eigenvalues and n x n entries of eigenvectors. Both are stored flat, graph after graph, so that PyG
+collates them without options. Nothing here needs to know a size on the host.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from ohmformer.encoding.inputs import Pairs, SmallGraphs
 from ohmformer.encoding.kernels import supports
 
 DENSE = 2**25
-"""Numbers up to which functions of N are computed at all pairs of nodes to be read at some, where there is no kernel."""
+"""Most entries for which functions of N are computed at all pairs of nodes in order to read some, if there is no kernel."""
 KEPT = "spectrum_values", "spectrum_vectors", "spectrum_check"
-"""Attributes of PyG data in which spectra are kept."""
+"""Attributes of PyG data that store spectra."""
 OTHERS = "expected the spectra of these graphs, got those of other edges, weights or Laplacian: use AddSpectrum again"
 
 
 @dataclass(frozen=True)
 class Spectra:
-    """Eigenvalues and eigenvectors of every graph; where they lie is said for every node."""
+    """Eigenvalues and eigenvectors of every graph, with their positions per node."""
 
     values: Float[Tensor, " nodes"]
-    """As many as the graph has nodes, in the places of its nodes."""
+    """The eigenvalues of each graph, at the positions of its nodes."""
     vectors: Float[Tensor, " entries"]
-    """The matrices of eigenvectors, nodes by eigenvalues, row by row."""
+    """The eigenvector matrices, nodes by eigenvalues, row by row."""
     start: Int[Tensor, " graphs_and_end"]
-    """The first node of every graph."""
+    """The first node of every graph, and the number of nodes."""
     owner: Int[Tensor, " nodes"]
     """The graph of every node."""
     size: Int[Tensor, " nodes"]
-    """The number of nodes of the graph of every node."""
+    """The number of nodes in the graph of every node."""
     first: Int[Tensor, " nodes"]
     """The first node of the graph of every node."""
     offset: Int[Tensor, " nodes"]
-    """Where the row of eigenvectors of every node begins."""
+    """The position where every node's row of eigenvectors begins."""
     padded: bool
-    """Whether there are entries between the rows."""
+    """Whether there is padding between the rows."""
 
     @classmethod
     def arrange(cls, values: Tensor, vectors: Tensor, start: Tensor, owner: Tensor, width: int | None = None) -> Spectra:
-        """Say where everything lies; ``width`` is the length of rows of eigenvectors where all are padded to one."""
+        """Compute the positions of all rows; ``width`` is the common length of rows of eigenvectors if they are padded."""
         size = start.diff().index_select(0, owner)
         offset = size.cumsum(0) - size if width is None else width * torch.arange(len(owner), device=owner.device)
         return cls(values, vectors, start, owner, size, start.index_select(0, owner), offset, width is not None)
 
     @classmethod
     def of(cls, pairs: Pairs, dtype: torch.dtype) -> Spectra:
-        """Compute the spectra of graphs, in float64, rounded to ``dtype``."""
+        """Compute the spectra of graphs in float64 and round them to ``dtype``."""
         graph, sizes = pairs.graph, pairs.graph.graph_sizes
         start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         values = torch.zeros(graph.num_nodes, dtype=dtype, device=graph.device)
@@ -70,7 +70,7 @@ class Spectra:
         for block in graphs.layout.blocks:
             real, matrices = block.node >= 0, block.of(graphs.buffer)
             largest = pad(matrices.diagonal(dim1=1, dim2=2), (0, 1)).amax(dim=1, keepdim=True)
-            above = 1 + 2 * largest  # N <= 2 diag(N), so eigenvalues of padding come after all others
+            above = 1 + 2 * largest  # N <= 2 diag(N), so eigenvalues of padding come last
             value, vector = eigh(matrices + torch.diag_embed(above * ~real))
             values[block.node[real]] = value.to(dtype)[real]
             place = found.offset[block.node.clamp(min=0)][:, :, None] + torch.arange(value.shape[1], device=graph.device)
@@ -85,9 +85,9 @@ class Spectra:
         v: Int[Tensor, " rows"],
         shift: Tensor | None = None,
     ) -> Float[Tensor, "rows channels"]:
-        """Return ``(V diag(p) V^T)_uv`` of every channel, given ``p`` on the eigenvalues, and ``shift`` added to every row.
+        """Return ``(V diag(p) V^T)_uv`` of every channel plus ``shift``, given ``p`` on the eigenvalues.
 
-        On the CPU sums are taken in float64: a norm may multiply what is rounded away by 100.
+        On the CPU sums are computed in float64: a norm may multiply rounding errors by 100.
         """
         channels, shift = p.shape[1], p.new_zeros(p.shape[1]) if shift is None else shift
         if supports("ohm_read_pairs", (p, self.vectors), (self.vectors,), channels=channels):
@@ -105,13 +105,13 @@ class Spectra:
         return (found + shift).to(kind)
 
     def widest(self) -> int:
-        """Return a bound on the nodes of a graph that the shapes tell, which asks the device for nothing (Samuelson's)."""
+        """Return an upper bound on the nodes per graph (Samuelson's) from tensor shapes alone, without a device transfer."""
         graphs, nodes = max(len(self.start) - 1, 1), len(self.values)
         mean = nodes / graphs
         return min(nodes, int(mean + math.sqrt(max(len(self.vectors) / graphs - mean**2, 0) * (graphs - 1)) + 1e-6))
 
     def _dense(self, p: Float[Tensor, "nodes channels"], width: int) -> Float[Tensor, "pairs channels"]:
-        """Return ``V diag(p) V^T`` of all pairs of nodes, graphs padded to ``width``, by products of matrices."""
+        """Return ``V diag(p) V^T`` at all pairs of nodes, graphs padded to ``width``, by matrix products."""
         sizes, place = self.start.diff(), torch.arange(width, device=p.device)
         real = place < sizes[:, None]
         node = torch.where(real, self.start[:-1, None] + place, 0)
@@ -121,9 +121,9 @@ class Spectra:
         return torch.einsum("giw,gwc,gjw->gijc", vectors, on, vectors).flatten(0, 2)
 
     def _read_plainly(self, p: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """Gather both rows of eigenvectors entry by entry, multiply, and add up."""
+        """Gather both rows of eigenvectors entry by entry, multiply them, and sum."""
         size = self.size.index_select(0, u)
-        total = len(self.vectors) if u is v and not self.padded else None  # known without asking the device
+        total = len(self.vectors) if u is v and not self.padded else None  # known without a device transfer
         row = torch.repeat_interleave(torch.arange(len(u), device=u.device), size, output_size=total)
         within = torch.arange(len(row), device=u.device) - (size.cumsum(0) - size).index_select(0, row)
         of_u, of_v = (self.vectors[self.offset.index_select(0, x).index_select(0, row) + within] for x in (u, v))
@@ -133,7 +133,7 @@ class Spectra:
 
 
 def _grouped(pairs: Pairs, start: Tensor, squares: Tensor) -> tuple[Any, ...]:
-    """Return what ``ohm_eigen`` reads: graphs by size, and their pairs of nodes one graph after the other."""
+    """Return the arguments of ``ohm_eigen``: graphs sorted by size, and node pairs sorted by graph."""
     u, v, off = pairs.u, pairs.v, pairs.off_diagonal.detach().double()
     if len(squares) == 1:
         none, diagonal = start[:1], pairs.diagonal.detach().double()
@@ -148,7 +148,7 @@ def _grouped(pairs: Pairs, start: Tensor, squares: Tensor) -> tuple[Any, ...]:
 
 
 class _Read(torch.autograd.Function):
-    """Reading in C, sixteen channels at a time."""
+    """Read functions of N in C, sixteen channels at a time."""
 
     @staticmethod
     def forward(ctx: Any, p: Tensor, shift: Tensor, spectra: Spectra, u: Tensor, v: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class _Read(torch.autograd.Function):
 
 
 def eigh(matrices: Float[Tensor, "graphs width width"]) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues and eigenvectors in float64, by LAPACK on the CPU where the device has no float64 (MPS)."""
+    """Return eigenvalues and eigenvectors, computed in float64, on the CPU if the device has no float64 (MPS)."""
     device = matrices.device
     found = torch.linalg.eigh((matrices.cpu() if device.type == "mps" else matrices).double())
     return tuple(x.float().to(device) for x in found) if device.type == "mps" else tuple(found)  # pyright: ignore[reportReturnType]
@@ -176,7 +176,7 @@ def eigh(matrices: Float[Tensor, "graphs width width"]) -> tuple[Tensor, Tensor]
 def fingerprint(
     edge_index: Int[Tensor, "2 edges"], weight: Tensor | None, first: Tensor, owner: Tensor, graphs: int, laplacian: str
 ) -> Float[Tensor, " graphs"]:
-    """Return a number of every graph that edges, weights or numbers of nodes change: a weighted mean of ``f(u) f(v)``."""
+    """Return a number per graph that depends on edges, weights and node numbers: a weighted mean of ``f(u) f(v)``."""
     u, v = edge_index
     f = torch.sin(1.7 * (torch.arange(len(owner), device=owner.device) - first).float() + 0.3)
     product, which, none = f.index_select(0, u) * f.index_select(0, v), owner.index_select(0, u), f.new_zeros(graphs)
@@ -194,7 +194,7 @@ def kept_spectra(
     laplacian: str,
     degrees: str,
 ) -> Spectra:
-    """Arrange spectra that were kept; whether they are those of these graphs is asserted without waiting for a device."""
+    """Arrange stored spectra and assert, without waiting for the device, that they belong to these graphs."""
     values, vectors, check = spectrum
     if degrees != "gram":
         raise ValueError(f"expected degrees='gram' with kept spectra, got {degrees!r}: encode without spectrum_values")
@@ -213,9 +213,9 @@ def kept_spectra(
 def every_pair(
     start: Tensor, batch: Tensor, width: int | None = None, total: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor, tuple[int, int, int]]:
-    """Return all pairs of nodes of one graph each, their places in a dense batch, and its shape without channels.
+    """Return all pairs of nodes of the same graph, their positions in a dense batch, and its shape without channels.
 
-    ``width``, the nodes of the largest graph, and ``total``, the number of pairs, are asked of the device unless given.
+    ``width``, the nodes of the largest graph, and ``total``, the number of pairs, are read from the device if not given.
     """
     sizes = start.diff()
     size, first = sizes[batch], start[batch]

@@ -1,10 +1,10 @@
 """PyG transforms: a trained encoding, frozen, and fixed encodings that are computed exactly.
 
-All of them take ``data.edge_index`` with every edge in both directions or every edge once, read ``data.edge_weight`` as
-conductances if it is there, work without ``data.x``, and are usable as ``pre_transform``. The answer goes to ``attr_name``;
-with ``None`` it is appended to ``data.x`` (or to ``data.edge_attr``, for those that are about edges). Fixed encodings are
-computed on the CPU in float64 and put back, in float32, on the device of ``edge_index``. ``repr`` shows all arguments, by
-which PyG tells whether a processed dataset still fits its ``pre_transform``.
+All transforms accept ``data.edge_index`` with every edge in both directions or every edge once, use ``data.edge_weight`` as
+conductances if present, do not need ``data.x``, and are usable as ``pre_transform``. The result is stored as ``attr_name``;
+with ``None`` it is appended to ``data.x`` (or to ``data.edge_attr`` for edge encodings). Fixed encodings are computed on the
+CPU in float64 and returned in float32 on the device of ``edge_index``. ``repr`` shows all arguments, from which PyG tells
+whether a processed dataset matches its ``pre_transform``.
 
 >>> from torch_geometric.data import Data
 >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
@@ -44,20 +44,20 @@ SIGNS = ("none", "canonical", "random", "absolute")
 
 
 def graph_of(data: Data) -> Graph:
-    """Read the graph of PyG data in float64 on the CPU, weights being conductances; one graph is a batch of one."""
+    """Convert PyG data to a graph in float64 on the CPU, with weights as conductances; one graph becomes a batch of one."""
     graph = Graph.from_pyg(data, conductance="edge_weight" if "edge_weight" in data else None)
     return replace(graph.to("cpu", torch.float64), batched=True)
 
 
 def conductances_of(data: Data) -> Float[Tensor, "nodes nodes"] | None:
-    """Return the conductances of one small graph as a matrix; None for batches and for what others have to look at."""
+    """Return the conductance matrix of one small graph; None for batches and for input the kernel does not support."""
     if data.get("batch", None) is not None:
         return None
     return conductances(data.edge_index, data.get("edge_weight", None), data.num_nodes)
 
 
 def resistances_of(data: Data) -> Float[Tensor, "nodes nodes"] | None:
-    """Return the effective resistances of all pairs of nodes of one small graph, infinite between components."""
+    """Return the effective resistances of all node pairs of one small graph, infinite between components; or None."""
     weight = data.get("edge_weight", None)
     matrix = None if weight is not None and not bool((weight > 0).all()) else conductances_of(data)
     if matrix is None:
@@ -68,7 +68,7 @@ def resistances_of(data: Data) -> Float[Tensor, "nodes nodes"] | None:
 
 
 def spectra_of(data: Data, laplacian: str) -> tuple[Spectra, Float[Tensor, " nodes"]]:
-    """Return the spectra of L or N of all graphs on the CPU, vectors in float32, and their eigenvalues in float64."""
+    """Return the spectra of L or N of all graphs on the CPU with float32 vectors, and their eigenvalues in float64."""
     assert data.edge_index is not None
     matrix = conductances_of(data)
     if matrix is not None:
@@ -86,14 +86,14 @@ def spectra_of(data: Data, laplacian: str) -> tuple[Spectra, Float[Tensor, " nod
 
 
 def _spectra_of_one(conductance: Float[Tensor, "nodes nodes"], laplacian: str) -> tuple[Spectra, Float[Tensor, " nodes"]]:
-    """Return :func:`spectra_of` of one small graph."""
+    """Return :func:`spectra_of` for one small graph."""
     values, vectors, unit = spectrum(conductance, laplacian)
     owner, ends = torch.zeros(len(values), dtype=torch.long), torch.tensor([0, len(values)])
     return Spectra.arrange(values, vectors, ends, owner), values.double() * unit
 
 
 def heat_at(data: Data, times: Sequence[int | float], laplacian: str, u: Tensor, v: Tensor) -> Float[Tensor, "rows times"]:
-    """Return ``exp(-s L)_uv`` for each of ``times``, or that of N."""
+    """Return ``exp(-s L)_uv``, or ``exp(-s N)_uv``, for each s of ``times``."""
     if not all(0 < s < float("inf") for s in times):
         raise ValueError(f"the heat kernel needs s > 0, got {[*times]}")
     spectra, values = spectra_of(data, laplacian)
@@ -101,16 +101,16 @@ def heat_at(data: Data, times: Sequence[int | float], laplacian: str, u: Tensor,
 
 
 class Encoding(BaseTransform):
-    """A transform that computes one tensor of the data, and shows its arguments."""
+    """Base class of transforms that compute one tensor; ``repr`` shows all arguments."""
 
     attr_name: str | None
     about_edges = False
     """Whether there is one row per edge of ``edge_index``, rather than one per node."""
     dtype: torch.dtype | None = torch.float32
-    """What the answer is rounded to; None leaves it as it is."""
+    """The dtype that the result is converted to; None keeps it."""
 
     def encode(self, data: Data) -> Float[Tensor, "rows k"]:
-        """Return what is to be added to the data."""
+        """Return the tensor to add to the data."""
         raise NotImplementedError
 
     def forward(self, data: Data) -> Data:
@@ -137,10 +137,10 @@ class Encoding(BaseTransform):
 
 @functional_transform("add_linear_transformer_pe")
 class AddLinearTransformerPE(Encoding):
-    """The encoding of a trained :class:`LinearTransformerPE`, or of one by name, as its weights are now.
+    """Add the encoding of a :class:`LinearTransformerPE`, given as a model with its current weights or by name.
 
-    The model is copied: the one that is given is neither frozen nor put into evaluation mode, and training it further does
-    not change what the transform adds.
+    The model is copied: the given one is neither frozen nor put into evaluation mode, and training it further does not
+    change the transform.
     """
 
     dtype = None
@@ -156,7 +156,7 @@ class AddLinearTransformerPE(Encoding):
             return self.model(data)
 
     def __repr__(self) -> str:
-        """The model's shape and a checksum of its weights, by which two trained models differ."""
+        """Return the model's shape and a checksum of its weights, which distinguishes two trained models."""
         return f"{type(self).__name__}({describe_model(self.model)}, attr_name={self.attr_name!r})"
 
 
@@ -170,10 +170,10 @@ def describe_model(model: LinearTransformerPE) -> str:
 
 @functional_transform("add_spectrum")
 class AddSpectrum(BaseTransform):
-    """Keep the spectrum of every graph in the data, so that ``LinearTransformerPE`` need not compute it in every step.
+    """Store the spectrum of every graph in the data, so that ``LinearTransformerPE`` need not compute it in every step.
 
-    For a graph of n nodes ``spectrum_values`` holds n numbers, ``spectrum_vectors`` n x n and ``spectrum_check`` one, by
-    which spectra of other edges or weights are noticed. PyG collates all three. To be used as ``pre_transform``.
+    For a graph of n nodes ``spectrum_values`` holds n numbers, ``spectrum_vectors`` n x n and ``spectrum_check`` one, which
+    detects spectra of other edges or weights. PyG collates all three. Intended as ``pre_transform``.
     """
 
     def __init__(self, laplacian: str = "normalized") -> None:
@@ -204,7 +204,7 @@ class AddSpectrum(BaseTransform):
 
 @functional_transform("add_resistance_pe")
 class AddResistancePE(Encoding):
-    """The mean and the largest effective resistance from each node to the nodes of its component, itself included."""
+    """Add the mean and the largest effective resistance from each node to the nodes of its component, itself included."""
 
     def __init__(self, attr_name: str | None = "resistance_pe") -> None:
         self.attr_name = attr_name
@@ -226,7 +226,7 @@ class AddResistancePE(Encoding):
 
 @functional_transform("add_resistive_embedding_pe")
 class AddResistiveEmbeddingPE(Encoding):
-    """Coordinates whose squared distances are effective resistances on average, by ``dim`` seeded random projections."""
+    """Add coordinates whose expected squared distances are effective resistances, by ``dim`` seeded random projections."""
 
     def __init__(self, dim: int, attr_name: str | None = "resistive_embedding_pe", seed: int = 0) -> None:
         self.dim, self.attr_name, self.seed = dim, attr_name, seed
@@ -238,9 +238,9 @@ class AddResistiveEmbeddingPE(Encoding):
 
 @functional_transform("add_heat_diagonal_pe")
 class AddHeatDiagonalPE(Encoding):
-    """The part of a unit of heat that is still at its node after each of ``times``: the diagonal of ``exp(-s L)``.
+    """Add the diagonal of ``exp(-s L)`` for each s of ``times``: the part of a unit of heat still at its node after time s.
 
-    Of ``exp(-s N)`` with ``laplacian="normalized"``, ``N = D^-1/2 L D^-1/2``.
+    With ``laplacian="normalized"`` that of ``exp(-s N)``, ``N = D^-1/2 L D^-1/2``.
     """
 
     def __init__(
@@ -260,16 +260,16 @@ class AddHeatDiagonalPE(Encoding):
 
 @functional_transform("add_laplacian_eigenvectors")
 class AddEigenvectorPE(Encoding):
-    """The ``k`` eigenvectors of the smallest nonzero eigenvalues of L, or N, zeros where a graph has fewer.
+    """Add the ``k`` eigenvectors of the smallest nonzero eigenvalues of L, or N, zeros where a graph has fewer.
 
-    An eigenvector has no sign of its own; ``sign`` says what to do about it:
+    The sign of an eigenvector is arbitrary; ``sign`` says how to choose it:
 
-    - ``"canonical"``: the sum of cubes is not negative. Where it vanishes by symmetry the sign stays arbitrary.
+    - ``"canonical"``: the sum of cubes is not negative. Where it vanishes by symmetry the sign remains arbitrary.
     - ``"random"``: drawn per graph and column from ``seed`` and the number of calls so far.
     - ``"absolute"``: absolute values, which have no sign to choose.
     - ``"none"``: as LAPACK returns them.
 
-    Eigenvectors of a repeated eigenvalue have no basis of their own either, which no policy mends.
+    The basis of the eigenspace of a repeated eigenvalue is arbitrary too, under every choice of ``sign``.
     """
 
     def __init__(
@@ -311,9 +311,9 @@ class AddEigenvectorPE(Encoding):
         return vectors
 
     def _smallest(self, data: Data) -> tuple[Float[Tensor, "nodes k"], Tensor, int]:
-        """Return eigenvectors of small graphs without weights, the graph of every node, and how many graphs there are.
+        """Return eigenvectors of small unweighted graphs, the graph of every node, and the number of graphs.
 
-        Without weights a nonzero eigenvalue is at least ``1 / nodes^3``, far above the rounding of those that are zero.
+        Without weights a nonzero eigenvalue is at least ``1 / nodes^3``, far above the rounding errors of zero eigenvalues.
         """
         spectra, values = spectra_of(data, self.laplacian)
         zero = (values < 0.1 / spectra.size.double() ** 3).long()
@@ -326,7 +326,7 @@ class AddEigenvectorPE(Encoding):
 
 @functional_transform("add_edge_resistance")
 class AddEdgeResistance(Encoding):
-    """The effective resistance of every edge: 1 / weight for a bridge, less where current has other ways."""
+    """Add the effective resistance of every edge: 1 / weight for a bridge, less if there are parallel paths."""
 
     about_edges = True
 
@@ -344,7 +344,7 @@ class AddEdgeResistance(Encoding):
 
 @functional_transform("add_edge_heat")
 class AddEdgeHeat(Encoding):
-    """The heat that has crossed every edge, ``exp(-s L)_uv``, after each of ``times``."""
+    """Add the heat kernel entry ``exp(-s L)_uv`` of every edge for each s of ``times``."""
 
     about_edges = True
 

@@ -16,28 +16,28 @@ from ohmformer.graph import Graph
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BackendGraph:
-    """A networkx graph as the backend keeps it: labels, edges by node number, neighbours, and unchanged edge attributes."""
+    """A networkx graph as the backend stores it: labels, edges by node number, neighbours, and unchanged edge attributes."""
 
     nodes: list[Any]
     ends: Int[np.ndarray, "edges 2"]
-    """The nodes of every edge, in the order of networkx's ``edges()``."""
+    """The end nodes of every edge, in the order of networkx's ``edges()``."""
     neighbours: list[dict[Any, int]]
-    """The neighbours of every node and how many edges lead there, in networkx's order, on which its orderings depend."""
+    """For every node its neighbours and the number of edges to each, in networkx's order, which its orderings depend on."""
     attributes: dict[Any, list[Any]]
-    """Values edge by edge, None where an edge has none."""
+    """Attribute values of every edge, None where an edge has none."""
     whole: bool = False
-    """Whether all attributes are kept, rather than those that a call asked for."""
+    """Whether all attributes are kept, rather than only those requested by a call."""
     directed: bool = False
     multigraph: bool = False
 
     __networkx_backend__ = "ohmformer"
 
     def is_directed(self) -> bool:
-        """Say whether the graph is directed, which networkx asks before it dispatches."""
+        """Return whether the graph is directed, as networkx checks before dispatching."""
         return self.directed
 
     def is_multigraph(self) -> bool:
-        """Say whether the graph has parallel edges, which networkx asks before it dispatches."""
+        """Return whether the graph has parallel edges, as networkx checks before dispatching."""
         return self.multigraph
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class BackendGraph:
         return f"BackendGraph(nodes={len(self.nodes)}, edges={len(self.ends)})"
 
     def conductances(self, weight: Any, invert: bool = False) -> Float[np.ndarray, " edges"]:
-        """Return one number per edge as networkx reads ``weight``, or its reciprocal; the errors are networkx's."""
+        """Return one number per edge as networkx reads ``weight``, or its reciprocal; raise the same errors as networkx."""
         if weight is None:
             return np.ones(len(self.ends))
         if weight not in self.attributes and not self.whole:
@@ -69,11 +69,11 @@ class BackendGraph:
         return 1 / resistance
 
     def pairs(self) -> Int[np.ndarray, "edges 2"]:
-        """Return the nodes of every edge, the one that comes first in the graph first."""
+        """Return the end nodes of every edge, the one with the smaller node number first."""
         return np.sort(self.ends, axis=1)
 
     def circuit(self, conductance: Float[np.ndarray, " edges"]) -> Graph:
-        """Return the graph as a circuit: parallel edges merged, no self-loops, no edges without conductance."""
+        """Return the graph as a circuit: parallel edges merged, no self-loops, no edges of zero conductance."""
         bad = ~(np.isfinite(conductance) & (conductance >= 0))
         if bad.any():
             raise NotImplementedError(f"expected finite conductances of at least zero, got {conductance[bad][0]}")
@@ -87,8 +87,8 @@ class BackendGraph:
     def bandwidth_ordering(self) -> list[Any]:
         """Return networkx's reverse Cuthill-McKee ordering of an undirected graph.
 
-        It numbers nodes in networkx's current-flow functions: their samples and the directions of their edges follow it. It
-        depends on the order of every node's neighbours, so the graph is rebuilt with that, by networkx's own dictionaries.
+        networkx's current-flow functions number nodes by it, which determines their samples and edge directions. It depends
+        on the order of every node's neighbours, so the graph is rebuilt in that order with networkx's own dictionaries.
         """
         plain = nx.MultiGraph() if self.multigraph else nx.Graph()
         plain.add_nodes_from(self.nodes)
@@ -99,7 +99,7 @@ class BackendGraph:
         return list(reverse_cuthill_mckee_ordering(plain))
 
     def component_sets(self, conductance: Float[np.ndarray, " edges"]) -> list[set[Any]]:
-        """Return the nodes of every component as networkx's spectral functions find them, sets in the same order inside."""
+        """Return the nodes of every component as networkx's spectral functions do, as sets with the same iteration order."""
         simple = nx.MultiGraph() if self.directed else nx.Graph()
         simple.add_nodes_from(self.nodes)
         kept = (conductance != 0) & (self.ends[:, 0] != self.ends[:, 1])
@@ -124,7 +124,7 @@ def convert_from_nx(
     name: str | None = None,
     graph_name: str | None = None,
 ) -> BackendGraph:
-    """Convert a networkx graph of any kind, with the edge attributes that are asked for."""
+    """Convert a networkx graph of any kind, with the requested edge attributes."""
     number = {node: i for i, node in enumerate(graph)}
     multigraph = graph.is_multigraph()
     neighbours = [{v: len(keys) if multigraph else 1 for v, keys in others.items()} for _, others in graph.adjacency()]
@@ -136,7 +136,7 @@ def convert_from_nx(
 
 
 def convert_to_nx(obj: Any, *, name: str | None = None) -> Any:
-    """Convert a :class:`BackendGraph` to a networkx graph; return anything else as it is."""
+    """Convert a :class:`BackendGraph` to a networkx graph; return anything else unchanged."""
     if not isinstance(obj, BackendGraph):
         return obj
     kind = {(0, 0): nx.Graph, (0, 1): nx.MultiGraph, (1, 0): nx.DiGraph, (1, 1): nx.MultiDiGraph}

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def _spectral(function: Callable[[BackendGraph, Any, bool, str], T]) -> Callable[..., T]:
-    """With networkx's arguments, of which ``tol`` and ``seed`` change nothing."""
+    """Give a function networkx's arguments; ``tol`` and ``seed`` are ignored."""
 
     @wraps(function)
     def call(
@@ -48,7 +48,7 @@ def algebraic_connectivity(G: BackendGraph, weight: Any, normalized: bool, metho
 
 @_spectral
 def fiedler_vector(G: BackendGraph, weight: Any, normalized: bool, method: str) -> np.ndarray:
-    """Return the unit eigenvector of that eigenvalue, its first nonzero entry negative as by networkx's default method."""
+    """Return the unit Fiedler vector, with its first nonzero entry negative as by networkx's default method."""
     graph = _magnitudes(G, weight)
     if graph.num_components > 1:
         raise nx.NetworkXError(f"expected a connected graph, got one of {graph.num_components} components")
@@ -69,10 +69,10 @@ def spectral_bisection(G: BackendGraph, weight: Any, normalized: bool, method: s
 
 @_spectral
 def spectral_ordering(G: BackendGraph, weight: Any, normalized: bool, method: str) -> list[Any]:
-    """Return the nodes component by component, each in the order of its Fiedler vector.
+    """Return the nodes component by component, each sorted by its Fiedler vector.
 
-    Where the eigenvalue is simple and no two entries are equal this is networkx's order by its default method: the sign is
-    such that the first node, in the order of networkx's set of the component, is on the negative side.
+    If the eigenvalue is simple and no two entries are equal, this is networkx's order by its default method: the sign makes
+    the entry of the first node, in the order of networkx's set of the component, negative.
     """
     if not len(G):
         raise nx.NetworkXError("expected a graph with at least one node, got none")
@@ -90,7 +90,7 @@ def spectral_ordering(G: BackendGraph, weight: Any, normalized: bool, method: st
 
 
 def _part(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Graph:
-    """Return a component as a graph of its own, its nodes numbered in the given order."""
+    """Return a component as a separate graph, its nodes numbered in the given order."""
     renumber = torch.full((graph.num_nodes,), -1).index_copy(0, nodes, torch.arange(len(nodes)))
     mine = renumber[graph.edge_index[0]] >= 0
     return Graph.from_edges(renumber[graph.edge_index[:, mine]].t(), num_nodes=len(nodes), resistance=graph.resistance[mine])
@@ -119,7 +119,7 @@ def _fiedler(graph: Graph, normalized: bool, method: str) -> tuple[float, np.nda
 
 
 def _scaled_eigenvector(graph: Graph, root: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:
-    """Return the second eigenvector of ``D^-1/2 L D^-1/2`` by LAPACK, its null vector ``D^1/2 1`` moved above all others."""
+    """Return the second eigenvector of ``D^-1/2 L D^-1/2`` by LAPACK, its null vector ``D^1/2 1`` moved above the others."""
     from scipy.linalg import eigh
 
     null = 1 / root
@@ -129,6 +129,6 @@ def _scaled_eigenvector(graph: Graph, root: Float[Tensor, " nodes"]) -> Float[Te
 
 
 def _check_method(method: str) -> None:
-    """Raise what networkx raises for a method it does not know."""
+    """Raise networkx's error for an unknown method."""
     if method not in ("tracemin", "tracemin_pcg", "tracemin_lu", "lanczos", "lobpcg"):
         raise nx.NetworkXError(f"expected method 'tracemin_pcg', 'tracemin_lu', 'lanczos' or 'lobpcg', got {method!r}")

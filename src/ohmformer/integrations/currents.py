@@ -16,15 +16,15 @@ from ohmformer.solve.costs import SMALL
 from ohmformer.solve.currents import sum_of_differences
 
 TOL = 1e-9
-"""The residual of every linear system."""
+"""The residual tolerance of every linear system."""
 DENSE = 8000
-"""Nodes up to which a graph is given to LAPACK and to a sparse LU, which surely fits."""
+"""Largest graph, in nodes, for LAPACK and a sparse LU, which is certain to fit in memory."""
 CELLS = 1 << 22
-"""Numbers in one slice of the demands of a large graph."""
+"""Number of entries in one slice of right-hand sides of a large graph."""
 
 
 def ask(question: Callable[..., ohm.Answer], graph: Graph, *args: Any, **options: Any) -> Tensor:
-    """Return the library's answer at :data:`TOL`, by a direct solver where one fits; refusals are NotImplementedErrors."""
+    """Call a library function at :data:`TOL`, by a direct solver if it fits; its ValueErrors become NotImplementedErrors."""
     if question is not ohm.eigenvectors:
         options["method"] = "direct" if graph.num_nodes <= DENSE else "auto"
     try:
@@ -34,12 +34,12 @@ def ask(question: Callable[..., ohm.Answer], graph: Graph, *args: Any, **options
 
 
 def slice_width(graph: Graph) -> int:
-    """Return how many demands make a slice."""
+    """Return the number of right-hand sides per slice."""
     return max(CELLS // max(graph.num_nodes, 1), 1)
 
 
 def units(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Float[Tensor, "nodes chosen"]:
-    """Return the columns of ``L^+`` of some nodes."""
+    """Return the columns of ``L^+`` of the given nodes."""
     demands = torch.zeros(graph.num_nodes, len(nodes), dtype=torch.float64)
     demands[nodes, torch.arange(len(nodes))] = 1.0
     return ask(ohm.potentials, graph, demands, center=True)
@@ -55,9 +55,9 @@ def pair_potentials(graph: Graph, pairs: Int[Tensor, "pairs 2"]) -> Float[Tensor
 
 
 def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
-    """Return the diagonal of ``L^+`` of a connected graph: out of a sparse factor of a large one if that is bearable.
+    """Return the diagonal of ``L^+`` of a connected graph, from a sparse factor of a large graph if that is affordable.
 
-    Otherwise by Cholesky where ``L + t J / n`` allows, else column by column. With t the mean degree,
+    Otherwise by Cholesky if ``L + t J / n`` is well conditioned, else column by column. With t the mean degree,
     ``(L + t J / n)^-1 = L^+ + J / (n t)``.
     """
     n = graph.num_nodes
@@ -75,10 +75,10 @@ def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"]:
 
 
 def pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
-    """Return ``sum |I_e|`` over all pairs within one group of nodes, or over the pairs between two.
+    """Return ``sum |I_e|`` over all pairs within one group of nodes, or over the pairs between two groups.
 
-    A unit from s to t drives ``f_s - f_t`` through an edge, with ``f_s = c (L^+_us - L^+_vs)``, so the sum over pairs is one
-    over differences of numbers. Within a group it takes a sort; between two it is that of their union less those of each.
+    A unit current from s to t drives ``f_s - f_t`` through an edge, with ``f_s = c (L^+_us - L^+_vs)``, so this is a sum of
+    absolute differences. Within a group it takes a sort; between two it is the sum of their union minus those of each.
     """
     nodes = torch.cat(groups)
     total = torch.zeros(graph.num_edges, dtype=torch.float64)
@@ -92,9 +92,9 @@ def pair_flows(graph: Graph, groups: list[Tensor]) -> Float[Tensor, " edges"]:
 
 
 def edge_rows(graph: Graph, nodes: Int[Tensor, " chosen"]) -> Iterator[tuple[slice, Float[Tensor, "part chosen"]]]:
-    """Yield, for slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit from each of some nodes s.
+    """Yield, for slices of edges, the flow ``c (L^+_us - L^+_vs)`` of a unit current from each given node s.
 
-    From the columns of ``L^+`` of those nodes while these fit, else from those of the edges, slice by slice.
+    It is computed from the columns of ``L^+`` of those nodes if these fit, else from those of the edges, slice by slice.
     """
     fits = graph.num_nodes * len(nodes) <= 16 * CELLS
     columns = units(graph, nodes) if fits else None

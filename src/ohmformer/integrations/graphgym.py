@@ -1,10 +1,10 @@
 """Register the encoding with GraphGym: after importing this module a config may say ``node_encoder_name: OhmPE``.
 
-That works in PyG's GraphGym and in GraphGPS. GraphGPS also has names of two encoders after each other: those that it has
-registered before this module is imported are registered as ``NAME+OhmPE`` too, for instance ``TypeDictNode+OhmPE``.
+This works in PyG's GraphGym and in GraphGPS. GraphGPS also has names for two combined encoders: those registered before this
+module is imported are registered as ``NAME+OhmPE`` too, for instance ``TypeDictNode+OhmPE``.
 
-Options are under ``posenc_OhmPE``. GraphGPS computes statistics for every ``posenc_*`` that is enabled and does not know
-ours, which needs none: leave ``posenc_OhmPE.enable`` at False, which is ignored here.
+Options are under ``posenc_OhmPE``. GraphGPS computes statistics for every enabled ``posenc_*`` and does not know ours, which
+needs none: leave ``posenc_OhmPE.enable`` at False, which is ignored here.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def options(cfg: CfgNode) -> None:
     node.enable = False
     node.dim_pe = 16
     node.hidden = 0
-    """Channels; these three are as usual for ``phi0`` if they are 0."""
+    """Number of channels; 0 in these three selects the default for ``phi0``."""
     node.groups = 0
     node.loops = 0
     node.phi0 = "walks"
     node.evolve = False
     node.raw_norm_type = "running"
-    """``running``, the encoding's own; ``BatchNorm`` on the encoding before it is appended; or ``none``."""
+    """``running``, the encoding's own norm; ``BatchNorm`` on the encoding before it is appended; or ``none``."""
     node.pretrained = ""
-    """A folder, a shipped name or a hub repository, instead of the options above; its dim must be dim_pe."""
+    """A folder, a shipped name or a hub repository, instead of the options above; its dim must equal dim_pe."""
     node.pass_as_var = False
-    """Keep the encoding as ``batch.pe_OhmPE`` too."""
+    """Whether to store the encoding as ``batch.pe_OhmPE`` too."""
     setattr(cfg, OPTIONS, node)
 
 
@@ -71,7 +71,7 @@ class OhmPE(nn.Module):
         self.expand_x, self.pass_as_var = expand_x, chosen.pass_as_var
 
     def forward(self, batch: Any) -> Any:
-        """Return the batch with its ``x`` extended."""
+        """Return the batch with the encoding appended to ``x``."""
         encoding = self.norm(self.pe(batch))
         if self.pass_as_var:
             setattr(batch, f"pe_{NAME}", encoding)
@@ -83,7 +83,7 @@ class OhmPE(nn.Module):
 
 
 def composed(first: Any) -> type[nn.Module]:
-    """Return a node encoder that fills ``dim_emb - dim_pe`` columns by another one and the rest by the encoding."""
+    """Return a node encoder whose first ``dim_emb - dim_pe`` columns are from ``first`` and the rest from the encoding."""
 
     class Composed(nn.Module):
         def __init__(self, dim_emb: int) -> None:
@@ -99,7 +99,7 @@ def composed(first: Any) -> type[nn.Module]:
 
 
 def register_all() -> list[str]:
-    """Register what is not registered yet; call it again after other encoders have been registered. Returns our names."""
+    """Register everything not registered yet and return our names; call it again after registering other encoders."""
     if OPTIONS not in register.config_dict:
         register.register_config(OPTIONS, options)
         if OPTIONS not in cfg:

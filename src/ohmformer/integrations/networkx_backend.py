@@ -1,15 +1,15 @@
 """A networkx backend: ``nx.resistance_distance(G, backend="ohmformer")``, and so on for other functions of the Laplacian.
 
-This module is the object that networkx dispatches to: public functions bear networkx's names and take networkx's arguments.
-Weights keep networkx's meaning. They are conductances, or resistances under ``invert_weight=True``; a missing one is 1.
+This module is the object that networkx dispatches to: public functions have networkx's names and arguments. Weights keep
+networkx's meaning: conductances, or resistances under ``invert_weight=True``; a missing one is 1.
 
-Everything is computed in float64 to a measured residual of 1e-9, mostly to rounding, so networkx's choice of numerics
-(``solver``, ``dtype``, ``method``, ``tol``) is checked for names that networkx refuses, and otherwise changes nothing. What
-cannot be answered that well (negative conductances, too many nodes, hopeless condition numbers) is a NotImplementedError,
-which under ``nx.config.backend_priority`` hands the call to the next backend.
+Everything is computed in float64 to a measured residual of 1e-9, mostly to rounding. networkx's numerical options
+(``solver``, ``dtype``, ``method``, ``tol``) are therefore checked for names that networkx rejects and otherwise ignored.
+What cannot be computed that accurately (negative conductances, too many nodes, extreme condition numbers) raises a
+NotImplementedError, on which ``nx.config.backend_priority`` passes the call to the next backend.
 
-Two answers differ from networkx 3.6, on purpose: betweenness takes parallel edges as one of their summed conductance
-(networkx reads no weights of a multigraph there) and lets no current through self-loops. Automatic dispatch leaves both to
+Two results differ from networkx 3.6 on purpose: betweenness treats parallel edges as one edge of their summed conductance
+(networkx ignores weights of a multigraph there) and lets no current through self-loops. Automatic dispatch leaves both to
 networkx, see :func:`should_run`.
 """
 
@@ -57,7 +57,7 @@ __all__ = [
 
 
 def can_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | str:
-    """Say whether the graph is small enough for LAPACK, for the functions that need it; if not, why."""
+    """Return True, or why not if the function needs eigenvectors and the graph is too large for LAPACK."""
     nodes = len(args[0] if args else kwargs["G"])
     if name in ("algebraic_connectivity", "fiedler_vector", "spectral_bisection", "spectral_ordering") and nodes > DENSE:
         return f"expected at most {DENSE} nodes for eigenvectors, got {nodes}"
@@ -65,7 +65,7 @@ def can_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | 
 
 
 def should_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | str:
-    """Say no where networkx would answer differently; such calls run only with ``backend="ohmformer"``."""
+    """Return True, or a reason if networkx's result would differ; such calls run only with ``backend="ohmformer"``."""
     graph = args[0] if args else kwargs["G"]
     if "current_flow_betweenness" in name and (graph.is_multigraph() or any(graph.has_edge(v, v) for v in graph)):
         return "networkx counts the flow through parallel edges and self-loops otherwise"
@@ -78,7 +78,7 @@ def should_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 def resistance_distance(
     G: BackendGraph, nodeA: Any = None, nodeB: Any = None, weight: Any = None, invert_weight: bool = True
 ) -> float | dict[Any, Any]:
-    """Return ``R_ab = (e_a - e_b)^T L^+ (e_a - e_b)`` of one pair, of one node with all, or of all pairs."""
+    """Return the resistance ``R_ab = (e_a - e_b)^T L^+ (e_a - e_b)`` of one pair, of one node with all, or of all pairs."""
     if not len(G):
         raise nx.NetworkXError("expected a graph with at least one node, got none")
     for name, node in (("nodeA", nodeA), ("nodeB", nodeB)):
@@ -109,7 +109,7 @@ def effective_graph_resistance(G: BackendGraph, weight: Any = None, invert_weigh
 def current_flow_closeness_centrality(
     G: BackendGraph, weight: Any = None, dtype: Any = float, solver: str = "lu"
 ) -> dict[Any, float]:
-    """Return ``1 / sum_w R_vw`` of every node, where ``sum_w R_vw = n L^+_vv + tr L^+``."""
+    """Return the closeness ``1 / sum_w R_vw`` of every node, where ``sum_w R_vw = n L^+_vv + tr L^+``."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     diagonal = pinv_diagonal(graph)
@@ -139,7 +139,7 @@ def current_flow_betweenness_centrality_subset(
     dtype: Any = float,
     solver: str = "lu",
 ) -> dict[Any, float]:
-    """Return the current through each node over pairs of a source and a target, with networkx's constant for the ends."""
+    """Return the current through each node over source-target pairs, with networkx's constant for the end nodes."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     n = len(G)
@@ -150,7 +150,7 @@ def current_flow_betweenness_centrality_subset(
 def edge_current_flow_betweenness_centrality(
     G: BackendGraph, normalized: bool = True, weight: Any = None, dtype: Any = float, solver: str = "full"
 ) -> dict[tuple[Any, Any], float]:
-    """Return ``|I_e|`` of every edge, summed over all pairs of nodes."""
+    """Return the betweenness of every edge: ``|I_e|``, summed over all pairs of nodes."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     flows = pair_flows(graph, [torch.arange(len(G))])
@@ -166,7 +166,7 @@ def edge_current_flow_betweenness_centrality_subset(
     dtype: Any = float,
     solver: str = "lu",
 ) -> dict[tuple[Any, Any], float]:
-    """Return ``|I_e| / 2`` of every edge, summed over pairs of a source and a target."""
+    """Return the betweenness of every edge: ``|I_e| / 2``, summed over source-target pairs."""
     graph = _connected(G.circuit(G.conductances(weight)))
     _check_solver(solver)
     flows = pair_flows(graph, [_numbers(G, sources), _numbers(G, targets)]) / 2
@@ -216,7 +216,7 @@ def approximate_current_flow_betweenness_centrality(
 
 
 def _by_edge(G: BackendGraph, graph: Graph, flows: Float[Tensor, " edges"], pairs: float) -> dict[tuple[Any, Any], float]:
-    """Return flows over ``pairs`` by the labels of an edge's ends, in networkx's order and directions; 0 for self-loops."""
+    """Return flows divided by ``pairs``, keyed by edge in networkx's order and direction; 0 for self-loops."""
     found = {(u, v): flow / pairs for (u, v), flow in zip(graph.edge_index.t().tolist(), flows.tolist(), strict=True)}
     rank = {node: i for i, node in enumerate(G.bandwidth_ordering())}
     values = {}
@@ -227,18 +227,18 @@ def _by_edge(G: BackendGraph, graph: Graph, flows: Float[Tensor, " edges"], pair
 
 
 def _pairs_counted(n: int, normalized: bool) -> float:
-    """Return what networkx divides by: the ordered pairs of other nodes, or 2."""
+    """Return networkx's divisor: the number of ordered pairs of other nodes, or 2."""
     return (n - 1.0) * (n - 2.0) if normalized else 2.0
 
 
 def _numbers(G: BackendGraph, nodes: Iterable[Any]) -> Int[Tensor, " chosen"]:
-    """Return the numbers of some nodes; an unknown one is a KeyError, as in networkx."""
+    """Return the indices of nodes; raise a KeyError for an unknown one, as networkx does."""
     number = {node: i for i, node in enumerate(G.nodes)}
     return torch.tensor([number[node] for node in nodes], dtype=torch.long)
 
 
 def _connected(graph: Graph) -> Graph:
-    """Return a connected graph; raise networkx's errors for one that is empty or not connected."""
+    """Return the graph if it is connected; raise networkx's errors if it is empty or not connected."""
     if not graph.num_nodes:
         raise nx.NetworkXPointlessConcept("expected a graph with at least one node, got none")
     if graph.num_components > 1:
@@ -247,6 +247,6 @@ def _connected(graph: Graph) -> Graph:
 
 
 def _check_solver(solver: str) -> None:
-    """Raise what networkx raises for a solver it does not know."""
+    """Raise networkx's error for an unknown solver."""
     if solver not in ("full", "lu", "cg"):
         raise KeyError(solver)

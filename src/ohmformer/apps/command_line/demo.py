@@ -11,7 +11,7 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("runs/demo"),
 ) -> None:
-    """Solve a small circuit with a Transformer, and draw it."""
+    """Solve a small circuit with a Transformer and draw it."""
     from rich.console import Console
 
     from ohmformer import exact

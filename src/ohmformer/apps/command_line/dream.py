@@ -36,7 +36,7 @@ def dream(
         Path | None, typer.Option(help="Folder for table and pictures; results unless given (a run's own).")
     ] = None,
 ) -> None:
-    """Probe the node states of every layer of a trained model, beside controls; or examine a run of ohmformer learn."""
+    """Probe the node states of every layer of a trained model, with controls; or examine a run of ohmformer learn."""
     with one_sentence(OSError):
         import torch
         from rich.console import Console
@@ -56,7 +56,7 @@ def dream(
 
 
 def _own_model(what: str, layers: list[str] | None, seeds: int, kept: Path, out: Path) -> list[Path]:
-    """Probe the model that a function returns."""
+    """Probe the model returned by a function."""
     from ohmformer.experiments.dream import probe
 
     module, _, name = what.partition(":")

@@ -36,7 +36,7 @@ def pretrain(
     column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
     unweighted: Annotated[bool, typer.Option("--unweighted", help=UNWEIGHTED)] = False,
 ) -> None:
-    """Pretrain the learned encoding on graphs of your own; an interrupted run continues when it is started again."""
+    """Pretrain the learned encoding on your own graphs; an interrupted run continues when it is started again."""
     with one_sentence():
         import torch
 
@@ -77,7 +77,7 @@ def pretrain(
 
 
 def _lines(source: Path) -> int | None:
-    """How many lines a file has, about as many as molecules; None for a folder."""
+    """Return the number of lines of a file, about the number of molecules; None for a folder."""
     if not source.is_file():
         return None
     with gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb") as file:

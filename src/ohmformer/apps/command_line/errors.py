@@ -23,12 +23,12 @@ CODES = {
 }
 """Exit codes of all commands."""
 FLAGS: ContextVar[tuple[str, ...]] = ContextVar("flags", default=())
-"""The flags of the command that is running."""
+"""The flags of the running command."""
 
 
 @contextmanager
 def one_sentence(*expected: type[Exception]) -> Iterator[None]:
-    """End the command with exit code 2 and the sentence of an expected error: a ValueError, a missing package, or these."""
+    """End the command with exit code 2 and the message of a ValueError, a missing package or an ``expected`` error."""
     try:
         yield
     except (ValueError, ImportError, *expected) as error:
@@ -41,7 +41,7 @@ def one_sentence(*expected: type[Exception]) -> Iterator[None]:
 
 
 def in_flags(text: str, flags: Collection[str]) -> str:
-    """Call arguments of functions in a sentence of the library by the flags of a command, where it has such a flag.
+    """Replace argument names in an error message of the library by the command's flags of the same name.
 
     >>> in_flags("expected tol_of='residual', got 'error'; pass a larger tol", ["--tol", "--tol-of"])
     "expected --tol-of residual, got 'error'; pass a larger --tol"
@@ -60,7 +60,7 @@ def in_flags(text: str, flags: Collection[str]) -> str:
 
 
 class FlagCommand(TyperCommand):
-    """A command that knows its flags while it runs, for :func:`in_flags`."""
+    """A command that sets :data:`FLAGS` while it runs, for :func:`in_flags`."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -72,7 +72,7 @@ class FlagCommand(TyperCommand):
 
 
 def check_packages(command: Command) -> Command:
-    """Wrap a command so that it names a missing optional package before it does any work."""
+    """Wrap a command so that it reports a missing optional package before doing any work."""
 
     @wraps(command)
     def checked(**given: Any) -> None:

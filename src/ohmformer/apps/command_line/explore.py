@@ -19,13 +19,13 @@ def explore(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8050,
 ) -> None:
-    """Open a page on which you draw a graph and watch a Transformer solve it, layer by layer."""
+    """Open a page to draw a graph and watch a Transformer solve it, layer by layer."""
     with one_sentence():
         import torch
 
         from ohmformer.apps.explorer.server import listen
 
-        torch.set_num_threads(1)  # matrices of a hundred rows
+        torch.set_num_threads(1)  # the matrices have about a hundred rows
         server = listen(checkpoint or [], host, port)
     typer.echo(f"http://{host}:{server.server_port}/ shows the explorer; Ctrl-C ends it.", err=True)
     try:

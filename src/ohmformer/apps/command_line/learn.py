@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs/learn")
 TABLES = ("table2", "table2-zinc", "table2-qm9", "zinc12k", "zinc12k-pairs", "csl")
-"""What ``reproduce`` has besides figures."""
+"""Choices of ``reproduce`` other than figures."""
 
 
 def learn(
@@ -42,7 +42,7 @@ def learn(
     every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the result, as JSON.")] = False,
 ) -> None:
-    """Train one setting; ends with both log losses on 4,000 fresh graphs."""
+    """Train one setting and report both log losses on 4,000 new random graphs."""
     with one_sentence():
         import torch
         from rich.console import Console
@@ -51,7 +51,7 @@ def learn(
         from ohmformer.experiments.learn.train import train
         from ohmformer.graph.files import whole_file
 
-        torch.set_num_threads(1)  # matrices of a dozen rows: threads would only wait for each other
+        torch.set_num_threads(1)  # the matrices have about a dozen rows: threads would only wait for each other
         setting = Setting(task, graphs, model, layers, init, loss, seeds, first_seed, nodes, spread, batch, normalize)
         if steps is None and budget is None:
             budget = "40s"
@@ -86,7 +86,7 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="Where results of single settings are kept.")] = Path("runs/reproduce"),
     out: Annotated[Path, typer.Option(help="Where pictures and tables go.")] = Path("results"),
 ) -> None:
-    """Train and draw Figures 1, 2 and 3, or the tables on molecules; finished trainings are not repeated."""
+    """Train and draw Figures 1, 2 and 3, or the tables on molecules; finished training runs are not repeated."""
     tables = [name for name in figures or [] if name in TABLES]
     if tables:
         from ohmformer.apps.command_line.molecules import benchmark, table2
@@ -124,7 +124,7 @@ def reproduce(
 
 
 def _describe(at: Progress) -> str:
-    """Describe the progress of a training: loss, log loss, graphs per second."""
+    """Format the progress of training: loss, log loss, graphs per second."""
     log = sum(math.log(x) if x > 0 else math.nan for x in at.loss) / len(at.loss)
     rate = at.samples * len(at.loss) / max(at.seconds, 1e-9)
     return f"training: loss {sum(at.loss) / len(at.loss):.3e}, log {log:.3f}, {rate:,.0f} graphs/s"

@@ -32,7 +32,7 @@ for _command in (
 
 
 def _print_version(wanted: bool) -> bool:
-    """Print versions and end, if that is wanted."""
+    """Print versions and exit if the flag is given."""
     if not wanted:
         return False
     from importlib.metadata import version

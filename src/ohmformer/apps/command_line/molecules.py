@@ -31,7 +31,7 @@ def train(
     devices: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes that read SMILES.")] = os.cpu_count() or 1,
 ) -> None:
-    """Train a model that predicts a number per molecule; run it again after an interruption to resume."""
+    """Train a model that predicts a number per molecule; run the command again to resume after an interruption."""
     with one_sentence(OSError):
         from ohmformer.experiments.molecules import config as configs
 
@@ -52,7 +52,7 @@ def benchmark(
     name: str, encodings: list[str] | None, seeds: int | None, setting: list[str], *, runs: Path, out: Path, workers: int,
     smiles: Path | None,
 ) -> None:  # fmt: skip
-    """Train the encodings of a table with a name; several processes may each take some of the encodings."""
+    """Train the encodings of a named table; separate processes may train different encodings."""
     from ohmformer.experiments.molecules.table2 import BENCHMARKS
 
     table, where = BENCHMARKS[name], {"runs": runs, "out": out, "smiles": smiles, "workers": workers}
@@ -74,10 +74,10 @@ def table2(
     name: str | None = None,
     shown: Sequence[str] = (),
 ) -> None:
-    """Train the grid of Table 2, run after run; table and picture are written again after every run.
+    """Train the runs of Table 2 one by one; the table and figure are rewritten after every run.
 
-    ``name`` is that of the table, by data and preset unless given; runs of the encodings ``shown`` are in it, too, if they
-    are finished.
+    ``name`` is the name of the table, by default given by data and preset; finished runs of the encodings ``shown`` are
+    included too.
     """
     from ohmformer.experiments.molecules import config as configs
     from ohmformer.experiments.molecules import table2 as tables

@@ -94,7 +94,7 @@ def _power(named: NamedGraph, ask: Question) -> Solved:
 def _of_largest(
     answer: Answer, table: dict[str, np.ndarray], beside: dict[str, dict[str, np.ndarray]] | None = None
 ) -> Solved:
-    """A table whose numbers are off in relation to the largest of their column."""
+    """Return a result whose columns have an uncertainty relative to their largest entry."""
     scale = {name: float(np.nanmax(np.abs(x), initial=0.0)) for name, x in table.items() if x.dtype.kind == "f"}
     return Solved(answer, table, beside or {}, scale=scale)
 

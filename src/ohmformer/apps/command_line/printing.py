@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 MOST, LEAST = 9, 2
-"""Digits that are printed at most, and at least of a number that is not zero."""
+"""Most digits printed, and fewest digits of a nonzero number."""
 
 
 def print_table(table: Mapping[str, np.ndarray], uncertain: Mapping[str, np.ndarray] | None = None) -> None:
-    """Print columns as CSV, quoted where they need it; ``uncertain`` says how far off the numbers of a column may be."""
+    """Print columns as CSV with quoting; ``uncertain`` bounds the errors in each column."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(table)
     columns = [_texts(values, (uncertain or {}).get(name)) for name, values in table.items()]
@@ -24,15 +24,15 @@ def print_table(table: Mapping[str, np.ndarray], uncertain: Mapping[str, np.ndar
 
 
 def digits(values: np.ndarray, uncertain: np.ndarray) -> np.ndarray:
-    """Count the digits of numbers that are certain: a true value that has no more than these is what is printed.
+    """Count the certain digits of numbers: a true value with at most this many digits is printed exactly.
 
-    Of a number that may be zero there are none.
+    Numbers that may be zero have no certain digits.
 
     >>> digits(np.array([0.999999995, 1.99999996, 0.27, 1e-12]), np.array([1.3e-8, 1e-7, 0.03, 1e-9])).tolist()
     [7, 7, 2, 0]
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        place = np.floor(-np.log10(2 * np.asarray(uncertain)))  # a number off by half a unit of this place is rounded right
+        place = np.floor(-np.log10(2 * np.asarray(uncertain)))  # an error of half a unit of this place is rounded off
         first = np.floor(np.log10(np.abs(values)))
         count = np.nan_to_num(first + 1 + place, nan=MOST, posinf=MOST, neginf=0)
     nothing = np.isfinite(values) & (np.abs(values) <= uncertain)
@@ -47,12 +47,12 @@ def _texts(values: np.ndarray, uncertain: np.ndarray | None) -> list[Any]:
 
 
 def as_json(told: Mapping[str, Any]) -> str:
-    """Write an object as JSON; numbers that JSON does not have are texts: ``"inf"``, ``"-inf"`` and ``"nan"``."""
+    """Format an object as JSON; numbers that JSON lacks become strings: ``"inf"``, ``"-inf"`` and ``"nan"``."""
     return json.dumps(_plain(told), ensure_ascii=False, allow_nan=False, indent=1)
 
 
 def rows_of(table: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """List the rows of a table, each with the names of its columns."""
+    """Return the rows of a table as dicts keyed by column name."""
     return [dict(zip(table, row, strict=True)) for row in zip(*(x.tolist() for x in table.values()), strict=True)]
 
 

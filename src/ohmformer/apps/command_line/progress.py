@@ -12,9 +12,9 @@ from typing import Any
 def progress(
     words: str, *, quiet: bool = False, predicted: float | None = None
 ) -> Iterator[Callable[[int, int | None, str], None]]:
-    """Show a bar while a ``with`` block runs on a terminal; yields a function of steps done, all steps, and words.
+    """Show a progress bar while a ``with`` block runs on a terminal; yield a function of steps done, all steps, label.
 
-    Time left is by the rate of steps, or where their number is not known by the seconds ``predicted``.
+    The time left is estimated from the rate of steps or, if their number is unknown, from the ``predicted`` seconds.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
@@ -38,27 +38,27 @@ def progress(
 
 @contextmanager
 def show_progress(unit: str, predicted: float | None = None) -> Iterator[Callable[[int, float], None]]:
-    """Show a bar as :func:`progress` does, for a solve, which tells how many units are done and the residual."""
+    """Show a bar like :func:`progress` for a solver, which reports the number of units done and the residual."""
     with progress(unit, predicted=predicted) as show:
         yield lambda done, residual: show(done, None, f"{unit}, residual {residual:.1e}")
 
 
 def on_terminal() -> bool:
-    """Tell whether a bar would be seen."""
+    """Return whether standard error is a terminal."""
     from rich.console import Console
 
     return Console(stderr=True).is_terminal
 
 
 def time_left(predicted: float | None, elapsed: float) -> float | None:
-    """Return the seconds that are left of those predicted; None if there is no prediction, or it has been exceeded."""
+    """Return the remaining predicted seconds; None without a prediction or if it is exceeded."""
     if predicted is None or not math.isfinite(predicted) or elapsed > predicted:
         return None
     return predicted - elapsed
 
 
 def clock(seconds: float) -> str:
-    """Return seconds as people read them.
+    """Format seconds for readers.
 
     >>> clock(4.2), clock(75.0), clock(7400.0)
     ('5 s', '1:15 min', '2:03 h')

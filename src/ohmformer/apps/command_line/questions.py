@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Task(StrEnum):
-    """What to ask of a graph."""
+    """The tasks of ``ohmformer solve``."""
 
     resistance = "resistance"
     """Effective resistance of every edge, or of given pairs of nodes."""
@@ -31,31 +31,31 @@ class Task(StrEnum):
     closeness = "closeness"
     """The current-flow closeness of every node, and its entry of the diagonal of L^+."""
     spanning_trees = "spanning-trees"
-    """With what probability a random spanning tree has an edge."""
+    """The probability that a random spanning tree contains each edge."""
     embedding = "embedding"
-    """A point per node, whose squared distances are effective resistances."""
+    """A point per node; squared distances are effective resistances."""
     flow = "flow"
     """The unit flow from one node to another, on the edges."""
     potentials = "potentials"
     """The potentials of that flow, on the nodes."""
     heat = "heat"
-    """Where a unit of heat from one node is after some time."""
+    """The distribution of a unit of heat from one node after some time."""
     eigenvectors = "eigenvectors"
-    """The eigenvectors of the smallest nonzero eigenvalues, and these."""
+    """The smallest nonzero eigenvalues and their eigenvectors."""
     power_flow = "power-flow"
     """The DC power flow of a MATPOWER case, on its branches."""
     ptdf = "ptdf"
-    """The part of a megawatt from one bus to another that every branch carries."""
+    """The share of a megawatt from one bus to another that every branch carries."""
     lodf = "lodf"
-    """The part of a branch's flow that every other one carries more once it is out, and the flow then."""
+    """The share of a branch's flow that every other branch takes over when it is out, and the flow then."""
     harmonic = "harmonic"
-    """Potentials that are given on some nodes and harmonic on all others."""
+    """Potentials given on some nodes and harmonic on all others."""
     currents = "currents"
-    """The sum of the currents of many pairs of nodes, on edges and nodes, and resistances of the pairs."""
+    """The sum of the currents of many pairs of nodes, on edges and nodes, and the resistances of the pairs."""
     sparsify = "sparsify"
     """A graph with fewer edges and nearly the same energies."""
     reduce = "reduce"
-    """The graph that some nodes see of the others: Kron reduction."""
+    """The Kron reduction of the graph to some nodes."""
 
 
 USES: dict[Task, tuple[str, ...]] = {
@@ -80,7 +80,7 @@ USES: dict[Task, tuple[str, ...]] = {
     Task.sparsify: ("--eps", "--seed"),
     Task.reduce: ("--keep",),
 }
-"""The flags that change something, beside those that every task uses."""
+"""The flags that affect each task, besides those that every task uses."""
 NEEDS: dict[Task, tuple[str, ...]] = {
     Task.flow: ("--from NODE", "--to NODE"),
     Task.potentials: ("--from NODE", "--to NODE"),
@@ -92,14 +92,14 @@ NEEDS: dict[Task, tuple[str, ...]] = {
     Task.sparsify: ("--eps EPS",),
     Task.reduce: ("--keep NODE or --keep FILE",),
 }
-"""The flags that must be there."""
+"""The required flags of each task."""
 UNUSED: dict[Task, tuple[str, ...]] = dict.fromkeys((Task.sparsify, Task.reduce), ("--tol", "--method"))
 """Flags that all other tasks use."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A task and everything it depends on beside the graph."""
+    """A task and all its options."""
 
     task: Task
     source: str | None = None
@@ -114,40 +114,40 @@ class Question:
     seed: int = 0
     keep: list[str] | None = None
     fixed: tuple[dict[str, list[float]], list[str]] | None = None
-    """Values of nodes, and what their columns are called."""
+    """Node values and the names of their columns."""
     partial: bool = False
     tol_of: str | None = None
     laplacian: str = "combinatorial"
     predicted: float | None = None
-    """Seconds that it will probably take, if they are wanted and known."""
+    """Predicted seconds, if needed and known."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """An answer, and the tables that hold it, column by column."""
+    """An answer and its tables, stored as columns."""
 
     answer: Answer
     table: dict[str, np.ndarray]
     beside: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    """More tables, by name."""
+    """Further tables by name."""
     notes: tuple[str, ...] = ()
     potential: Tensor | None = field(default=None, repr=False)
     injected: Tensor | None = field(default=None, repr=False)
     scale: Mapping[str, np.ndarray | float] = field(default_factory=dict)
-    """By column, how far off its numbers are at an error of one: 0 if they were given, other columns by their own size."""
+    """The uncertainty of each column at an error of one: 0 for given values, by default the absolute values."""
 
     def uncertain(self, table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Bound how far off the numbers of every column are, by the answer's error, or by its residual where it has none."""
+        """Bound the errors in every column by the answer's error, or by its residual if there is none."""
         import numpy as np
 
         known = self.answer.residual if self.answer.error is None else self.answer.error
-        error = min(max(known, 1e-14), 0.5) if known == known else 0.5  # no fewer than rounding moves them
+        error = min(max(known, 1e-14), 0.5) if known == known else 0.5  # at least the size of rounding errors
         numbers = {name: values for name, values in table.items() if values.dtype.kind == "f"}
         return {name: error * np.broadcast_to(self.scale.get(name, abs(x)), x.shape) for name, x in numbers.items()}
 
 
 def check_flags(task: Task, given: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a flag that is given and would change nothing, or a number out of range."""
+    """Raise a ValueError for a given flag that would have no effect or a number out of range."""
     for flag, value in given.items():
         if value not in (None, False) and flag not in USES[task] and any(flag in used for used in USES.values()):
             tasks = ", ".join(name for name, used in USES.items() if flag in used)
@@ -166,7 +166,7 @@ def check_flags(task: Task, given: Mapping[str, Any]) -> None:
 
 
 def explain(graph: Graph, ask: Question) -> str:
-    """Describe how a question would be answered, without solving anything."""
+    """Describe how a question would be answered, without solving it."""
     from ohmformer.solve.factor import look
     from ohmformer.solve.plan import plan
     from ohmformer.solve.pseudoinverse import Request
@@ -182,7 +182,7 @@ def explain(graph: Graph, ask: Question) -> str:
 
 
 def _demands(graph: Graph, ask: Question) -> int:
-    """How many linear systems a question comes to."""
+    """Return the number of linear systems needed for a question."""
     from ohmformer.solve.projections import projections
 
     if ask.task in (Task.flow, Task.potentials):
@@ -198,7 +198,7 @@ def _demands(graph: Graph, ask: Question) -> int:
 
 
 def advise(text: str, ask: Question, nodes: int) -> str:
-    """Rephrase a sentence of the library about what can be asked instead, in flags."""
+    """Rephrase advice in an error message of the library in terms of flags."""
     limit = re.search(r"(?:more than|at most) (\d+) nodes", text)
     if limit and ask.task is Task.all_pairs:
         return (
@@ -212,7 +212,7 @@ def advise(text: str, ask: Question, nodes: int) -> str:
 
 
 def predict(graph: Graph, ask: Question) -> float | None:
-    """Predict how many seconds a question takes, by the plan; None if nobody would see them or they are not known."""
+    """Predict from the plan how many seconds a question takes; None if unknown or not displayed."""
     from ohmformer.solve.plan import plan
 
     if "--explain" not in USES[ask.task] or graph.num_nodes < 1000 or not on_terminal():
@@ -264,7 +264,7 @@ def _embedding(named: NamedGraph, ask: Question) -> Solved:
     with show_progress("layers", ask.predicted) as progress:
         answer = ohm.resistive_embedding(named.graph, ask.k, progress=progress, **certain(ask))
     columns = {f"x{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}
-    error = answer.error or 1.0  # of squared distances; coordinates are as good as the potentials that they are made of
+    error = answer.error or 1.0  # of squared distances; coordinates are as accurate as the potentials they are computed from
     scale = {name: answer.residual / error * float(abs(x).max()) for name, x in columns.items()}
     return Solved(answer, {"node": labels_of(named), **columns}, scale=scale)
 
@@ -327,9 +327,9 @@ def _flow(named: NamedGraph, ask: Question) -> Solved:
 
 
 def _farthest(graph: Graph, source: int) -> np.ndarray:
-    """For every node a bound on ``|x_v|`` over all mean-free x on the source's component with ``|x|_L = 1``; else zero.
+    """Return per node a bound on ``|x_v|`` over all mean-free x on the source's component with ``|x|_L = 1``; else zero.
 
-    ``|x_u - x_v|`` is at most the root of the resistance between u and v, which is at most the length of a way.
+    ``|x_u - x_v|`` is at most the square root of the resistance between u and v, which is at most the length of a path.
     """
     import numpy as np
     from scipy.sparse import coo_array
@@ -355,19 +355,19 @@ ASK: dict[Task, Callable[[Any, Question], Solved]] = {
 
 
 def certain(ask: Question) -> dict[str, Any]:
-    """Return the options that every question takes."""
+    """Return the options common to all questions."""
     given = {"tol": ask.tol, "tol_of": ask.tol_of}
     return {"method": ask.method} | {name: value for name, value in given.items() if value is not None}
 
 
 def labels_of(named: NamedGraph) -> np.ndarray:
-    """Return the names of all nodes."""
+    """Return the labels of all nodes."""
     import numpy as np
 
     return np.array(named.labels, dtype=str)
 
 
 def edges_of(named: NamedGraph) -> dict[str, np.ndarray]:
-    """Return the names of the ends of all edges, as columns."""
+    """Return the labels of the ends of all edges, as columns."""
     labels, (u, v) = labels_of(named), named.graph.edge_index.numpy()
     return {"u": labels[u], "v": labels[v]}

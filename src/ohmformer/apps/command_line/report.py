@@ -15,7 +15,7 @@ def report(
     runs: Annotated[Path, typer.Option(help="Folder with verification, pictures and trainings.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("runs/report.html"),
 ) -> None:
-    """Put everything that was proved and measured on one HTML page that needs nothing else."""
+    """Write everything that was proved and measured to one self-contained HTML page."""
     with one_sentence():
         if out.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"expected an output file of type .html, got {out.name}")

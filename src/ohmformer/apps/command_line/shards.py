@@ -28,11 +28,11 @@ USES: dict[Task, tuple[str, ...]] = {
     Task.embedding: ("--k", "--s", "--seed"),
     Task.eigenvectors: ("--k", "--seed"),
 }
-"""What can be asked of shards, and the flags that change something."""
+"""The tasks supported on shards, with the flags that affect each."""
 VARIABLES = {"SLURM_PROCID": "RANK", "SLURM_NTASKS": "WORLD_SIZE", "SLURM_LOCALID": "LOCAL_RANK"}
-"""What Slurm calls the variables of ``torchrun``."""
+"""Slurm's names for the variables of ``torchrun``."""
 GRACE = 20.0
-"""Seconds that a process goes on after it was told to end, as ``torchrun`` does when another one is lost: to say which."""
+"""Seconds that a process continues after SIGTERM, which ``torchrun`` sends when another process is lost, to report which."""
 
 
 def shard(
@@ -54,7 +54,7 @@ def shard(
     ] = None,
     symmetrize: Annotated[bool, typer.Option("--symmetrize", help="Merge edges listed in both directions.")] = False,
 ) -> None:
-    """Cut a graph into parts, one for each process that will hold it; interrupted, the same command goes on."""
+    """Cut a graph into parts, one for each process that will hold it; the same command resumes an interrupted run."""
     with one_sentence(OSError), progress("reading") as show:
         from ohmformer.solve.distributed import edge_file
         from ohmformer.solve.distributed import shard as run
@@ -82,14 +82,14 @@ def shard(
 
 
 def solve_shards(folder: Path, task: Task, given: Mapping[str, Any], out: Path | None) -> None:
-    """Ask a graph in shards; every process of the group runs this."""
+    """Answer a question about shards; every process of the group runs this."""
     with _process_group() as rank:
         import torch
 
         from ohmformer.solve import distributed
         from ohmformer.solve.distributed.sharding import Manifest
 
-        Manifest.read(folder)  # before flags: it may be a folder of anything
+        Manifest.read(folder)  # before the flags: the folder may hold anything
         _check_flags(task, given, out)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         held = distributed.Shard.load(folder)
@@ -164,7 +164,7 @@ def _node(text: str, held: Shard) -> int:
 
 
 def _pairs(given: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """The pairs of ``--pair`` and of ``--pairs``."""
+    """Return the pairs of ``--pair`` and ``--pairs``."""
     import json
 
     import numpy as np
@@ -182,7 +182,7 @@ def _pairs(given: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 def _demands(path: Path, held: Shard) -> Any:
-    """This process's rows of an array of all nodes in a .npy file, which is not read as a whole."""
+    """Return this process's rows of an array of all nodes in a .npy file, without reading the whole file."""
     import numpy as np
     import torch
 
@@ -199,7 +199,7 @@ def _demands(path: Path, held: Shard) -> Any:
 
 @contextmanager
 def _process_group() -> Iterator[int]:
-    """The process group that a launcher has told of in the environment, or this process alone; errors in one sentence."""
+    """Join the process group that a launcher has set in the environment, or run alone; yield the rank and report errors."""
     import torch
     import torch.distributed as dist
 
@@ -229,7 +229,7 @@ def _process_group() -> Iterator[int]:
         sys.stderr.flush()
         os._exit(2)
     except (ValueError, OSError):
-        raise typer.Exit(2) from None  # process 0 has said it
+        raise typer.Exit(2) from None  # process 0 has reported the error
     finally:
         if many and dist.is_initialized():
             dist.destroy_process_group()

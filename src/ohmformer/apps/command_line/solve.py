@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 PAIR = "--pair"
 FILE, ASKED, ANSWER = "How the file is read", "What is asked", "What is written"
-"""Headings of the help."""
+"""Headings of the help text."""
 CERTIFICATE = ("method", "layers", "residual", "error", "error_kind", "bound", "seconds", "stopped", "note")
-"""What ``--json`` tells of an answer."""
+"""Fields of an answer in ``--json``."""
 METHODS = ("auto", "gradient-descent", "squaring", "chebyshev", "cubing", "conjugate", "elimination", "direct")
-"""As in :mod:`ohmformer.solve.plan`, for completion, which is too slow if it imports torch; a test compares them."""
+"""As in :mod:`ohmformer.solve.plan`; repeated here so that completion need not import torch; a test compares them."""
 
 
 def _option(panel: str, words: str, *flags: str, **more: Any) -> Any:
@@ -33,7 +33,7 @@ class SolveCommand(FlagCommand):
     """A command whose ``--pair`` takes two values and can be given several times."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Join the two values after every ``--pair`` into one, which :func:`solve` takes apart."""
+        """Join the two values after every ``--pair`` into one, which :func:`solve` splits again."""
         joined: list[str] = []
         rest = list(args)
         while rest:
@@ -114,9 +114,9 @@ def solve(
     ] = False,
     explained: Annotated[bool, _option(ANSWER, "Show how it would be solved, and stop.", "--explain")] = False,
 ) -> None:
-    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve at the best so far.
+    """Answer a question about the graph in a file, with a certificate. Ctrl-C stops a long solve at the best result so far.
 
-    A table is printed with the digits that its certificate supports, what else there is to say on standard error.
+    The table is printed with the digits that its certificate supports; all other messages go to standard error.
     """
     with one_sentence(OSError):
         given = {
@@ -135,7 +135,7 @@ def solve(
 
         contents = read_contents(file)
         others = pairs is not None or fixed is not None or bool(keep)
-        has_columns = not others or contents.kind in LISTS  # otherwise --sep is for the others alone
+        has_columns = not others or contents.kind in LISTS  # otherwise --sep applies only to the other files
         named = parse_graph(
             contents, resistance=resistance, conductance=conductance, unit=unit, source=source_column, target=target_column,
             sep=sep if has_columns else None, header=header, symmetrize=symmetrize,
@@ -170,7 +170,7 @@ def solve(
 
 
 def _solved(named: NamedGraph, ask: Question) -> Solved:
-    """Answer a question about a graph; what the library says in Python's words is said in flags."""
+    """Answer a question about a graph; error messages name flags instead of Python arguments."""
     from ohmformer.apps.command_line import networks
 
     try:
@@ -180,7 +180,7 @@ def _solved(named: NamedGraph, ask: Question) -> Solved:
 
 
 def _check_outputs(out: Path | None, plot: Path | None, explained: bool, as_json: bool) -> None:
-    """Refuse files that could not be written, before any work."""
+    """Reject output files that cannot be written, before any work."""
     from ohmformer.graph.draw import check_picture
     from ohmformer.graph.files import check_table
 
@@ -197,7 +197,7 @@ def _check_outputs(out: Path | None, plot: Path | None, explained: bool, as_json
 def _asked_pairs(
     named: NamedGraph, pair: list[str] | None, pairs: Path | None, sep: str | None
 ) -> list[tuple[str, str]] | None:
-    """The pairs of ``--pair`` and then those of ``--pairs``; None if neither is given."""
+    """Return the pairs of ``--pair`` followed by those of ``--pairs``; None if neither is given."""
     if not pair and pairs is None:
         return None
     from ohmformer.graph.files import read_pairs
@@ -214,7 +214,7 @@ def _asked_pairs(
 
 
 def _kept_nodes(named: NamedGraph, keep: list[str] | None, sep: str | None) -> list[str] | None:
-    """The nodes of every ``--keep``: its own, or those of a file if no node is called so."""
+    """Return the nodes of every ``--keep``: a node, or those in a file if no node has that name."""
     if not keep:
         return None
     from ohmformer.graph.files import read_nodes
@@ -241,7 +241,7 @@ def _print_certificate(solved: Solved) -> None:
 
 
 def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, plot: Path | None) -> dict[str, Path]:
-    """Draw first, then write every file under a temporary name; which files were written, by what they hold."""
+    """Draw the figure, then write every file through a temporary one; return the paths by content."""
     from ohmformer.graph.files import write_table
 
     figure, written = None, {}

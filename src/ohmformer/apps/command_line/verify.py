@@ -19,12 +19,12 @@ def verify(
     seed: Annotated[int, typer.Option(help="Which random graphs and starts.")] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write too, for the report.")] = None,
 ) -> None:
-    """Check every lemma and construction on 44 graphs: bounds, and Transformer against plain iteration."""
+    """Check every lemma and construction on 44 graphs: the bounds, and the Transformer against plain iteration."""
     import torch
 
     from ohmformer.verify import verify as run
 
-    torch.set_num_threads(1)  # matrices of a dozen rows: threads would only wait for each other
+    torch.set_num_threads(1)  # the matrices have about a dozen rows: threads would only wait for each other
     with progress("verifying") as show:
         result = run(seed, progress=lambda done, total, name: show(done, total, f"verifying {name:<28}"))
     text = json.dumps(result.as_dict(), indent=2)

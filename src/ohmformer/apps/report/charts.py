@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLOOR = 1e-17
-"""Errors below this are drawn at this."""
+"""Smaller errors are drawn at this value."""
 STYLE = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "ohmformer", "font.family": "sans-serif"}
-"""Text stays text, also where it has dollar signs; the same chart is the same file."""
+"""Text is stored as text and dollar signs are literal; equal charts give identical files."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points ``(layers, error)`` of one line, and how matplotlib draws it."""
+    """The points ``(layers, error)`` of one line and its matplotlib style."""
 
     name: str
     points: Sequence[tuple[int, float]]
@@ -32,7 +32,7 @@ class Curve:
 
 
 def draw_curves(curves: Sequence[Curve], label: str) -> str:
-    """Draw errors against layers, the errors on a logarithmic axis; returns an HTML image."""
+    """Plot errors against layers on a logarithmic axis; return an HTML image."""
     with _style():
         figure, axes = _figure(5.6, 3.3)
         for curve in curves:
@@ -51,7 +51,7 @@ def draw_curves(curves: Sequence[Curve], label: str) -> str:
 
 
 def draw_bars(bars: Mapping[str, float], label: str) -> str:
-    """Draw ratios as bars on a logarithmic axis that starts at 1; returns an HTML image."""
+    """Draw ratios as bars on a logarithmic axis that starts at 1; return an HTML image."""
     with _style():
         figure, axes = _figure(7.2, 0.4 * max(len(bars), 1) + 0.2)
         positions = range(len(bars))
@@ -66,13 +66,13 @@ def draw_bars(bars: Mapping[str, float], label: str) -> str:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Use the style of the charts within a ``with`` block."""
+    """Apply the style of the charts within a ``with`` block."""
     with require("matplotlib", "report").rc_context(STYLE):
         yield
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
-    """Make a figure with one pair of axes, in inches."""
+    """Return a figure with one pair of axes; sizes are in inches."""
     figure = require("matplotlib.figure", "report").Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
@@ -80,7 +80,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
 
 
 def _image(figure: Figure, label: str) -> str:
-    """Write a figure as an HTML image that holds its own data."""
+    """Return a figure as an HTML image with embedded data."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
     data = base64.b64encode(file.getvalue()).decode()

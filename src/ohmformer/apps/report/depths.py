@@ -24,7 +24,7 @@ HEAT = {
 
 
 def depth_tables() -> str:
-    """Write two Markdown tables: depth against the condition number, and for heat against ``s lmax``."""
+    """Return two Markdown tables: depth against the condition number, and for heat against ``s lmax``."""
     inverses = [
         [task, name, *(str(_depth(build(Spectrum(1 / kappa, 1.0)))) for kappa in CONDITIONS)]
         for (task, name), build in INVERSES.items()
@@ -46,6 +46,6 @@ def _depth(construction) -> int:
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """Write a table in Markdown."""
+    """Format a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,7 +1,7 @@
 """The gallery: every construction with its update, its weights as tables, its bound, and its error against the bound.
 
-Descriptions come from the docstrings of the constructions, weights from their programs, errors from running them on one
-graph, so that none of it can go out of date. The documentation and the report show the same exhibits.
+Descriptions are taken from the docstrings of the constructions, weights from their programs, errors from running them on one
+graph, so that none of it can become outdated. The documentation and the report show the same exhibits.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from ohmformer.graph.families import family
 graph = family("csl", 10, generator=torch.Generator().manual_seed(4), spread=2.0)
 spectrum = ohm.exact.spectrum(graph)
 """
-"""The beginning of every exhibit's code."""
+"""The common first lines of every exhibit's code."""
 
 
 def gallery_graph() -> Graph:
-    """Make the graph that everything is measured on: circular skip links, ten nodes, the paper's resistances."""
+    """Return the graph used for all measurements: circular skip links, ten nodes, the paper's resistances."""
     return family("csl", 10, generator=torch.Generator().manual_seed(SEED), spread=2.0)
 
 
@@ -72,9 +72,9 @@ class Point:
     layers: int
     error: float
     bound: float | None
-    """None where there is no bound."""
+    """The error bound, or None."""
     printed: float | None
-    """The bound as the paper prints it, where it differs."""
+    """The bound as printed in the paper, if it differs."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Exhibit:
     task: str
     construction: Runnable
     code: str
-    """How to build it, after :data:`SETUP`."""
+    """The code that builds it, after :data:`SETUP`."""
     depths: tuple[int, ...]
 
     @cached_property
@@ -95,12 +95,12 @@ class Exhibit:
 
     @property
     def statement(self) -> str:
-        """The statement of the paper, or "ours"."""
+        """The lemma or other statement in the paper, or "ours"."""
         return self._trial.statement
 
     @property
     def update(self) -> str:
-        """What a layer does, as Markdown."""
+        """The update of a layer, as Markdown."""
         built = self.construction
         if isinstance(built, SubspaceIteration):
             return "\n\n".join(_prose(x) for x in (SubspaceIteration, type(built.multiply), type(built.orthogonalize)))
@@ -108,7 +108,7 @@ class Exhibit:
 
     @property
     def weights(self) -> str:
-        """Which weights do it, as Markdown; empty where the update says it all."""
+        """The weights that implement it, as Markdown; empty if they follow from the update."""
         built = self.construction
         if isinstance(built, SubspaceIteration):
             return _prose(type(built.multiply).layer)
@@ -122,17 +122,17 @@ class Exhibit:
 
     @cached_property
     def points(self) -> list[Point]:
-        """Errors and bounds by depth, on :func:`gallery_graph`."""
+        """Errors and bounds by depth on :func:`gallery_graph`."""
         return [_measure(self._trial, layers) for layers in self.depths]
 
     def pictures(self) -> Iterator[tuple[str, str]]:
-        """Write the weights of every kind of layer at the greatest depth: which layers, and their matrices as tables."""
+        """Yield each kind of layer at the greatest depth: the layers it describes, and their weight matrices as tables."""
         program = self.construction.program(self.depths[-1])
         for words, layer in kinds_of_layers(program):
             yield words, layer_tables(layer, list(program.blocks))
 
     def plot(self) -> str:
-        """Draw error against depth, with the bounds, as an HTML image."""
+        """Plot error against depth, with the bounds, as an HTML image."""
         points = self.points
         printed = [(p.layers, p.printed) for p in points if p.printed is not None]
         bound = [(p.layers, p.bound) for p in points if p.bound is not None]
@@ -140,7 +140,7 @@ class Exhibit:
             Curve("printed bound", printed, {"color": MUTED, "linestyle": ":"}),
             Curve(
                 "bound", bound, {"color": NEGATIVE, "linewidth": 5, "alpha": 0.45}
-            ),  # wide and pale, below what is measured
+            ),  # wide and pale, below the measured curve
             Curve("measured", [(p.layers, p.error) for p in points], {"color": POSITIVE, "marker": "o", "markersize": 4}),
         ]
         return draw_curves(curves, f"{self.title}: error against layers, with its bound")
@@ -171,12 +171,12 @@ SHOWN: tuple[tuple[str, str, str, list[tuple[Any, ...]], Sequence[int]], ...] = 
     ("parallel-gram-schmidt", "Gram-Schmidt in parallel heads", COLUMNS, [(ParallelGramSchmidt, 4)], SHORT),
     ("newton-schulz", "Newton-Schulz", COLUMNS, [(NewtonSchulz, 4)], tuple(range(0, 13))),
 )  # fmt: skip
-"""Slug, title, task, class and arguments, and depths; for eigenvectors both parts of the iteration, and depths in steps."""
+"""Slug, title, task, class and arguments, and depths; for eigenvectors both parts of the iteration, with depths in steps."""
 
 
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
-    """Build all exhibits, and the code that builds them."""
+    """Build all exhibits, with the code that builds them."""
     values = {"spectrum": exact.spectrum(gallery_graph()), "np.log": np.log}
     shown = []
     for slug, title, task, calls, depths in SHOWN:
@@ -192,7 +192,7 @@ def exhibits() -> tuple[Exhibit, ...]:
 
 
 def kinds_of_layers(program: Program) -> Iterator[tuple[str, Layer]]:
-    """Find the first layer of every pattern of nonzero blocks, with the numbers of all layers of that pattern."""
+    """Yield the first layer of every pattern of nonzero blocks, with the numbers of all layers of that pattern."""
     found: dict[tuple, list[int]] = {}
     for number, layer in enumerate(program.layers, 1):
         heads = tuple((tuple(h.value), tuple(h.query), tuple(h.key)) for h in layer.heads)
@@ -217,7 +217,7 @@ def _which(numbers: list[int], program: Program) -> str:
 
 
 def _measure(trial: Trial, layers: int) -> Point:
-    """Measure error and bound as ``ohmformer verify`` does: relative to the answer's size, or the sine of an angle."""
+    """Measure error and bound as ``ohmformer verify``: relative to the size of the answer, or the sine of an angle."""
     built = trial.construction
     error = trial.error(built.run_blocks(trial.graph, trial.blocks, layers, trace=False).final[built.answer])
     bound = printed = None
@@ -228,12 +228,12 @@ def _measure(trial: Trial, layers: int) -> Point:
             bound = trial.bound(layers)
             if trial.statement != "ours":
                 printed = getattr(built, "printed_bound")(layers) / built.size  # noqa: B009
-    except ValueError:  # the condition of a bound does not hold
+    except ValueError:  # the assumption of a bound does not hold
         pass
     return Point(layers, error, bound, printed)
 
 
 def _prose(thing: object) -> str:
-    """Convert a docstring to Markdown, without doctests and Sphinx's roles."""
+    """Convert a docstring to Markdown, without doctests and Sphinx roles."""
     text = (inspect.getdoc(thing) or "").split("\n>>>")[0]
     return re.sub(r":(?:class|func|meth|mod|data|attr):(?=`)", "", text).strip()

@@ -1,6 +1,6 @@
 """Convert the Markdown files of ``results/`` to self-contained HTML.
 
-Raw HTML is shown as text, pictures from the same folder are embedded, and links to files become plain words.
+Raw HTML is shown as text, pictures from the same folder are embedded, and links to files become plain text.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 LARGEST_PICTURE = 8_000_000
 _PARSER = MarkdownIt("commonmark", {"html": False, "xhtmlOut": True}).enable("table")
 COMMAND = re.compile(r"(?:python benchmarks/|ohmformer |torchrun |make |pytest )")
-"""How a command that makes numbers begins."""
+"""Pattern of commands that generate results."""
 _CONTROLS = {i: None for i in range(32) if chr(i) not in "\t\n\r"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a Markdown file, cells as text."""
+    """A table of a Markdown file, with cells as text."""
 
     header: list[str]
     rows: list[list[str]]
 
     def column(self, name: str) -> int | None:
-        """Find the number of a column; None if there is no such column."""
+        """Return the index of a column, or None if there is none of that name."""
         return self.header.index(name) if name in self.header else None
 
 
 @dataclass(frozen=True)
 class Document:
-    """A Markdown file: its title and its text."""
+    """A Markdown file: title and text."""
 
     path: Path
     title: str
@@ -57,11 +57,11 @@ class Document:
 
     @property
     def anchor(self) -> str:
-        """The name under which a page lists the commands of this file."""
+        """The anchor on the page where the commands of this file are listed."""
         return f"made-{self.path.stem}"
 
     def commands(self) -> list[tuple[str, str]]:
-        """List the commands that made the tables, each with what stands behind it: commit, day, machine."""
+        """Return the commands that made the tables, each with the text after it: commit, day, machine."""
         found = []
         for token in _PARSER.parse(self.text):
             children = token.children or []
@@ -73,15 +73,15 @@ class Document:
         return found
 
     def html(self, *, pictures: bool = True) -> str:
-        """Convert the text, without the title; every table links to its command; ``pictures=False`` leaves pictures out."""
+        """Convert the text without its title to HTML; tables link to their commands; ``pictures=False`` omits pictures."""
         return to_html(self.text, self.path.parent if pictures else None, self.anchor if self.commands() else "")
 
     def tables(self) -> list[Table]:
-        """List all tables."""
+        """Return all tables."""
         return list(_tables(_PARSER.parse(self.text)))
 
     def pictures(self) -> list[str]:
-        """List all pictures that lie in the same folder, as HTML."""
+        """Return all pictures in the same folder, as HTML."""
         found = (child for token in _PARSER.parse(self.text) for child in token.children or [] if child.type == "image")
         return [html for child in found if (html := picture(self.path.parent, str(child.attrs["src"]), child.content))]
 
@@ -105,12 +105,12 @@ def to_html(text: str, folder: Path | None = None, anchor: str = "") -> str:
         if token.children:
             token.children = list(_self_contained(token.children, folder))
     html = _PARSER.renderer.render(tokens, _PARSER.options, {})
-    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # a header without words is none to a screen reader
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # screen readers should not announce empty headers
     return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 
 def picture(folder: Path | None, name: str, words: str) -> str:
-    """Embed a picture of a folder in HTML; empty if there is none, or if it does not lie in that very folder."""
+    """Embed a picture of a folder in HTML; empty if it does not exist or is not directly in that folder."""
     if folder is None or Path(name).name != name or Path(name).suffix not in PICTURES:
         return ""
     path = folder / name
@@ -121,7 +121,7 @@ def picture(folder: Path | None, name: str, words: str) -> str:
 
 
 def _self_contained(children: Sequence[Token], folder: Path | None) -> Iterator[Token]:
-    """Embed pictures, and drop links that lead nowhere from a page on its own."""
+    """Embed pictures, and remove links that a self-contained page cannot resolve."""
     kept: list[bool] = []
     for child in children:
         if child.type == "link_open":
@@ -137,7 +137,7 @@ def _self_contained(children: Sequence[Token], folder: Path | None) -> Iterator[
 
 
 def _tables(tokens: Sequence[Token]) -> Iterator[Table]:
-    """Collect the tables among the tokens of a Markdown text."""
+    """Yield the tables among the tokens of a Markdown text."""
     rows: list[list[str]] = []
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.type == "table_open":

@@ -10,17 +10,17 @@ from importlib.resources import files
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page."""
+    """A section of the page."""
 
     name: str
     title: str
     html: str
     missing: tuple[str, ...] = ()
-    """Commands that would produce what is missing here."""
+    """Commands that would generate the missing content."""
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """Write the whole page; ``title`` is text, ``lead`` and the sections are HTML."""
+    """Return the whole page; ``title`` is text, ``lead`` and the sections are HTML."""
     style = files("ohmformer.apps.report").joinpath("style.css").read_text(encoding="utf-8")
     contents = "".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections)
     body = "\n".join(
@@ -54,7 +54,7 @@ def _missing(commands: Sequence[str]) -> str:
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
-    """Write a table of text cells; columns from ``numbers_from`` on are aligned right."""
+    """Return an HTML table of text cells; columns from ``numbers_from`` on are aligned right."""
 
     def cell(i: int, words: str, tag: str) -> str:
         kind = ' class="number"' if i >= numbers_from else ""
@@ -68,11 +68,11 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_
 
 
 def made_by(command: str, anchor: str = "") -> str:
-    """Name the command that made what stands above, as a link if there is a place that says more."""
+    """Return a line naming the command that made the content above, linked to ``anchor`` if given."""
     words = f'<a href="#{escape(anchor)}">made by</a>' if anchor else "made by"
     return f'<p class="made">{words} <code>{escape(command)}</code></p>\n'
 
 
 def folded(summary: str, html: str) -> str:
-    """Fold HTML away until it is clicked on; it is always printed."""
+    """Return HTML that is collapsed until clicked; it is always printed."""
     return f"<details><summary>{escape(summary)}</summary>\n{html}</details>"

@@ -18,20 +18,20 @@ from ohmformer.experiments.learn.figures import PANELS, PRESETS
 from ohmformer.native import machine
 
 MOLECULES = ("table2", "molecules", "pretraining")
-"""Prefixes of the names of tables about molecules."""
+"""Name prefixes of tables about molecules."""
 REAL = ("real_graphs", "edge_resistances", "certificates", "any_graph")
 ZINC12K = ("zinc12k", "csl")
 DREAM = ("dream",)
 DREAM_COMMAND = "ohmformer dream runs/reproduce/zinc12k"
 SCALE = ("scale", "distributed", "encoding-large", "encoding-scale")
 SOURCE = Path(__file__).parents[4]
-"""The root of the source, if this is a checkout and not an installed wheel."""
+"""The root of the source tree, if this is a checkout and not an installed wheel."""
 THEIRS = ", the authors'"
-"""The suffix that marks a row of the authors' numbers in a figure's table."""
+"""The suffix that marks rows with the authors' numbers in a figure's table."""
 
 
 def sections(results: Path, runs: Path) -> list[Section]:
-    """Make all sections, in the order of the page."""
+    """Build all sections, in page order."""
     documents = [Document.read(path) for path in sorted(results.glob("*.md"))]
 
     def named(*prefixes: str) -> list[Document]:
@@ -61,7 +61,7 @@ def sections(results: Path, runs: Path) -> list[Section]:
 
 
 def measured(name: str, title: str, documents: Sequence[Document], missing: tuple[str, ...]) -> Section:
-    """Show what was measured of one thing, file by file."""
+    """Build the section on one topic from its measurements, file by file."""
     return Section(name, title, "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents), missing)
 
 
@@ -71,7 +71,7 @@ def _benchmark(script: str, found: Sequence[Document]) -> tuple[str, ...]:
 
 
 def commands(documents: Sequence[Document]) -> Section:
-    """List the commands that made the tables; every table links to its row here."""
+    """Build the section of commands that made the tables; every table links to its row here."""
     rows = "".join(
         f'<tr id="{escape(d.anchor)}"><td>{escape(d.title)}</td><td>'
         + "<br />".join(f"<code>{escape(command)}</code> {escape(rest)}" for command, rest in found)
@@ -86,7 +86,7 @@ def commands(documents: Sequence[Document]) -> Section:
 
 
 def solved_circuit(runs: Path) -> Section:
-    """Show the picture that ``ohmformer demo`` draws."""
+    """Build the section with the picture that ``ohmformer demo`` draws."""
     html = picture(runs / "demo", "circuit.png", "A solved circuit: potentials as colours, currents as arrows")
     words = "<p>Potentials settle layer by layer; colours are potentials, arrows currents.</p>"
     shown = f'<figure class="hero">{html}<figcaption>{words}</figcaption></figure>' if html else ""
@@ -94,7 +94,7 @@ def solved_circuit(runs: Path) -> Section:
 
 
 def lemmas(runs: Path) -> Section:
-    """List what was verified, how deep each construction must be, and each construction's error against its bound."""
+    """Build the section of verified lemmas, required depths, and each construction's error against its bound."""
     path = runs / "verify.json"
     parts = []
     if path.is_file():
@@ -155,7 +155,7 @@ def _verification(found: Mapping[str, Any], path: Path) -> str:
 
 
 def claims(documents: Sequence[Document]) -> Section:
-    """List the claims of the paper with verdict, evidence and command, and our own that were corrected."""
+    """Build the section of the paper's claims with verdict, evidence and command, and our own corrected ones."""
     text = _page_of_the_docs("claims.md").text
     for document in documents:
         text = text.replace(f"](../results/{document.path.name})", f"](#{document.anchor})")
@@ -166,7 +166,7 @@ def claims(documents: Sequence[Document]) -> Section:
 
 
 def errata() -> Section:
-    """List the errata of the paper."""
+    """Build the section of the paper's errata."""
     return Section(
         "errata",
         "Errata of the paper",
@@ -175,13 +175,13 @@ def errata() -> Section:
 
 
 def _page_of_the_docs(name: str) -> Document:
-    """Read a page that is shipped beside this file in a wheel; in a checkout it is a page of the documentation."""
+    """Read a page of the documentation, in a wheel from beside this file."""
     beside = Path(__file__).with_name(name)
     return Document.read(beside if beside.is_file() else SOURCE / "docs" / name)
 
 
 def compared_figures(documents: Sequence[Document]) -> Section:
-    """Show Figures 1 to 3, at the largest preset that was run, with the authors' numbers beside ours."""
+    """Build the section of Figures 1 to 3, at the largest preset run, with the authors' numbers beside ours."""
     parts, missing = [], []
     for figure in PANELS:
         mine = {d.path.stem.split("-", 1)[-1]: d for d in documents if d.path.stem.startswith(f"{figure}-")}
@@ -202,7 +202,7 @@ def compared_figures(documents: Sequence[Document]) -> Section:
 
 
 def beside_the_authors(table: Table) -> Table | None:
-    """Select the rows with the authors' numbers, each followed by ours and the difference; None if there are none."""
+    """Return the rows with the authors' numbers, each followed by ours and the difference; None if there are none."""
     measured = table.column("measured")
     if measured is None:
         return None
@@ -222,14 +222,14 @@ def beside_the_authors(table: Table) -> Table | None:
 
 
 def molecule_tables(documents: Sequence[Document]) -> Section:
-    """Show Table 2 and the other tables about molecules."""
+    """Build the section of Table 2 and the other tables about molecules."""
     html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
     there = any(d.path.stem.startswith("table2") for d in documents)
     return Section("molecules", "Molecules", html, () if there else ("ohmformer reproduce table2",))
 
 
 def benchmarks(documents: Sequence[Document]) -> Section:
-    """Show all other measurements, the ratios first."""
+    """Build the section of all other measurements, ratios first."""
     advice = "make bench"
     if not (SOURCE / "benchmarks").is_dir():
         advice = "ohmformer report --results FOLDER, with the folder results of the library's source,"
@@ -243,7 +243,7 @@ def benchmarks(documents: Sequence[Document]) -> Section:
 
 
 def ratios(table: Table) -> Iterator[tuple[str, float]]:
-    """Read names and ratios of comparisons from a table that has columns for them."""
+    """Yield names and ratios of comparisons from a table that has columns for them."""
     question, instead, ratio = (table.column(name) for name in ("question", "instead", "ratio"))
     if question is None or instead is None or ratio is None:
         return
@@ -259,7 +259,7 @@ def ratios(table: Table) -> Iterator[tuple[str, float]]:
 
 
 def training_runs(runs: Path) -> Section:
-    """List the trainings by ``ohmformer learn``."""
+    """Build the section of trainings by ``ohmformer learn``."""
     rows = []
     for path in sorted(runs.glob("learn/*/result.json")):
         found = _read_json(path)
@@ -272,7 +272,7 @@ def training_runs(runs: Path) -> Section:
 
 
 def this_machine() -> Section:
-    """Describe the machine on which the report was made; every table names its own machine."""
+    """Build the section on the machine that made the report; every table names its own machine."""
     words = "<p>Where this page was made. Every table above names the machine, command and commit of its own numbers.</p>"
     return Section(
         "machine", "The machine", words + html_table(["what", "which"], list(machine.facts().items()), numbers_from=2)

@@ -13,7 +13,7 @@ POSITIVE, NEGATIVE, MUTED = "#3b82f6", "#e8710a", "#8a8f98"
 
 
 def layer_tables(layer: Layer, names: Sequence[str]) -> str:
-    """Write all weight matrices of a layer, a table each: ``W^V`` and ``W^Q^T W^K`` of every head, then ``W^R``."""
+    """Return all weight matrices of a layer as tables: ``W^V`` and ``W^Q^T W^K`` of every head, then ``W^R``."""
     matrices: list[tuple[str, Blocks]] = []
     for number, head in enumerate(layer.heads, 1):
         which = f", head {number}" if len(layer.heads) > 1 else ""
@@ -24,7 +24,7 @@ def layer_tables(layer: Layer, names: Sequence[str]) -> str:
 
 
 def similarity_blocks(head: Head) -> Blocks:
-    """Multiply ``W^Q^T W^K``, by nonzero blocks; attention depends on query and key through this product only."""
+    """Return the nonzero blocks of ``W^Q^T W^K``, through which alone attention depends on query and key."""
     product: dict[tuple[str, str], Coefficient] = {}
     for (row, left), q in head.query.items():
         for (other, right), k in head.key.items():
@@ -37,7 +37,7 @@ def similarity_blocks(head: Head) -> Blocks:
 
 
 def block_table(title: str, blocks: Blocks, names: Sequence[str]) -> str:
-    """Write a weight matrix: what a row's block receives from a column's block, the stronger the darker."""
+    """Return a weight matrix as a table: what a row's block receives from a column's block; larger entries are darker."""
     values = {pair: np.asarray(coefficient, dtype=float) for pair, coefficient in blocks.items()}
     largest = max((np.abs(x).max() for x in values.values()), default=0.0)
 
@@ -54,7 +54,7 @@ def block_table(title: str, blocks: Blocks, names: Sequence[str]) -> str:
 
 
 def _words(x: np.ndarray) -> str:
-    """Write a coefficient: ``-0.25 I``, ``diag(0, -1)`` or ``3 x 3``."""
+    """Format a coefficient: ``-0.25 I``, ``diag(0, -1)`` or ``3 x 3``."""
     if x.ndim == 2:
         return " × ".join(map(str, x.shape))
     numbers = [f"{value:.3g}".replace("-", "−") for value in x.flatten()]

@@ -1,9 +1,9 @@
 """How much of electric flow do the node states of a graph network hold, layer by layer?
 
-| file | what it holds |
+| file | content |
 |---|---|
 | ``states`` | hooks that record the node states of every layer of a PyG model |
-| ``targets`` | what is looked for: diagonals of L^+, heat and return probabilities, resistances of pairs, eigenvectors |
+| ``targets`` | the probed quantities: diagonals of L^+, heat and return probabilities, resistances of pairs, eigenvectors |
 | ``probes`` | linear probes: ridge regression, squared distances after a linear map, subspaces |
 | ``measure`` | all probes on all layers, with their controls, for one split of the graphs |
 | ``findings`` | values over seeds as a table, a figure and a paragraph |

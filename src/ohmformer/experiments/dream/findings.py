@@ -23,21 +23,21 @@ CONTROLS = ("trained", "degree", "untrained", "features", "shuffled")
 STYLES = {"trained": "C0-o", "degree": "C0--", "untrained": "C1-s", "features": "C2:", "shuffled": "0.6"}
 WORDS = {"degree": "degrees taken out", "shuffled": "targets shuffled"}
 LEAST = 0.05
-"""Values below this are called nothing, and differences below a tenth of it none."""
+"""Values below this are reported as "in no layer", differences below a tenth of it as none."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Values of every probe: 1 is a perfect answer, 0 what the number of nodes tells."""
+    """Probe values: 1 is a perfect prediction, 0 a prediction from the number of nodes alone."""
 
     layers: list[str]
     targets: list[str]
     values: Mapping[str, Float[Tensor, "seeds layers targets"]]
-    """By control, see :mod:`ohmformer.experiments.dream.measure`."""
+    """Values by control, see :mod:`ohmformer.experiments.dream.measure`."""
 
     @classmethod
     def over(cls, found: Sequence[Findings]) -> Findings:
-        """Join findings of models that were trained from several seeds: each is one seed, with its mean over splits."""
+        """Join findings of models trained from several seeds; each model counts as one seed, with its mean over splits."""
         first = found[0]
         means = {name: torch.stack([x.values[name].mean(0) for x in found]) for name in first.values}
         return cls(first.layers, first.targets, means)
@@ -51,7 +51,7 @@ class Findings:
         return self.values[control][..., self.targets.index(target)]
 
     def table(self) -> str:
-        """Write all values as a Markdown table: mean over seeds with its 95 % confidence interval."""
+        """Format all values as a Markdown table: the mean over seeds with its 95 % confidence interval."""
         lines = [
             f"| target | layer | {' | '.join(WORDS.get(c, c) for c in self.values)} |",
             f"|{'---|' * (2 + len(self.values))}",
@@ -63,7 +63,7 @@ class Findings:
         return "\n".join(lines)
 
     def paragraph(self) -> str:
-        """Say what it means: for every target the best layer, what training added there, and what the controls hold."""
+        """Summarise each target in a sentence: the best layer, the gain from training, and the values of the controls."""
         return " ".join(self._sentence(target) for target in self.targets)
 
     def _sentence(self, target: str) -> str:
@@ -87,7 +87,7 @@ class Findings:
         )
 
     def figure(self) -> Figure:
-        """Draw values against layers, a panel for every target."""
+        """Plot values against layers, with one panel per target."""
         return draw({"": self})
 
     def save(self, folder: Path | str, name: str = "dream") -> list[Path]:
@@ -110,7 +110,7 @@ NOTE = (
 
 
 def draw(rows: Mapping[str, Findings]) -> Figure:
-    """Draw findings of several models, a row for each and a panel for every target."""
+    """Plot findings of several models, with one row per model and one panel per target."""
     targets = next(iter(rows.values())).targets
     figure = require("matplotlib.figure", "plot").Figure(
         figsize=(2.6 * len(targets), 0.6 + 2.3 * len(rows)), layout="constrained"
@@ -135,7 +135,7 @@ def draw(rows: Mapping[str, Findings]) -> Figure:
 
 
 def interval(values: Float[Tensor, " seeds"]) -> float:
-    """Half the width of the 95 % confidence interval of a mean, by Student's t; zero for one seed."""
+    """Return half the width of the 95 % confidence interval of a mean, by Student's t; zero for one seed."""
     from scipy.stats import t
 
     count = len(values)

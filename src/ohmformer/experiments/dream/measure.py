@@ -1,9 +1,9 @@
 """All probes on all layers, beside their controls.
 
-| value | what it is |
+| value | meaning |
 |---|---|
 | trained | the states of the model |
-| degree | the same, beyond what the degree of every node tells |
+| degree | the same, after regressing out the degree of every node |
 | untrained | the states of the same model with initial weights |
 | features | the input features alone, the same for all layers |
 | shuffled | the states of the model, targets shuffled among graphs of the same size |
@@ -28,7 +28,7 @@ from ohmformer.graph.files import whole_file
 
 FEWEST = 10
 Progress = Callable[[int, int, str], None]
-"""Told (steps done, all steps, what is being done)."""
+"""Called with (steps done, all steps, current step)."""
 
 
 def probe(
@@ -46,15 +46,15 @@ def probe(
     """Measure how much of electric flow the node states of a model hold, layer by layer, with controls.
 
     Args:
-        model: any model whose layers give a row for every node of a PyG batch.
+        model: any model whose layers return a row for every node of a PyG batch.
         graphs: PyG data; ``edge_weight`` is read as conductances.
         layers: names of submodules, see :func:`~ohmformer.experiments.dream.states.node_states`.
-        untrained: the model with initial weights; drawn anew for every seed by ``reset_parameters`` unless given.
-        features: what is put into the model for every node; ``x`` unless given.
+        untrained: the model with initial weights; by default redrawn for every seed by ``reset_parameters``.
+        features: the input features of every node; ``x`` by default.
         forward: how to run the model on a batch.
-        seeds: how many splits of the graphs into those that probes are fitted on and those that judge them.
-        folder: where the values of every seed are kept, so that an interrupted call goes on where it stopped.
-        progress: told how far it is.
+        seeds: number of splits of the graphs into those that probes are fitted and evaluated on.
+        folder: where the values of every seed are stored, so that an interrupted call can be resumed.
+        progress: see :data:`Progress`.
     """
     if seeds < 1:
         raise ValueError(f"expected at least 1 seed, got {seeds}")
@@ -78,7 +78,7 @@ def measure(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """Probe recorded states of layers, for several splits of the graphs; ``folder`` keeps each split's values.
+    """Probe recorded states of layers for several splits of the graphs; ``folder`` stores the values of each split.
 
     States of untrained models are given once for all splits, or one for each.
     """

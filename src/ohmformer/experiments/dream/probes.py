@@ -1,13 +1,13 @@
 """Linear probes: what can be read from node states by a linear map, judged on graphs that the map has not seen.
 
-Every value is 1 for a perfect answer and 0 for what is known without the states: the number of nodes of the graph, and with
-``degree`` also the degree of every node (its effect is then taken off targets and states alike: a partial R^2).
+Every value is 1 for a perfect prediction and 0 for one from the number of nodes alone; with ``degree`` the degree of every
+node is also regressed out of targets and states (a partial R^2).
 
-    nodes      y = h w by ridge regression
-    pairs      R_uv = |B (h_u - h_v)|^2, a structural probe (Hewitt and Manning 2019); Fact 1 says that a resistive
-               embedding has exactly this form, whatever square root of L^+ it is
-    subspace   the span of h A against the lowest eigenvectors V: mean squared cosine of the principal angles, rescaled so
-               that a random subspace has 0; A maximises sum_g |V_g^T h_g A|^2 / |h_g A|^2 (a generalised eigenproblem)
+nodes      y = h w by ridge regression
+pairs      R_uv = |B (h_u - h_v)|^2, a structural probe (Hewitt and Manning 2019); Fact 1 says that a resistive
+           embedding has exactly this form, whatever square root of L^+ it is
+subspace   the span of h A against the lowest eigenvectors V: mean squared cosine of the principal angles, rescaled so
+           that a random subspace has 0; A maximises sum_g |V_g^T h_g A|^2 / |h_g A|^2 (a generalised eigenproblem)
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from torch.nn.functional import one_hot
 from ohmformer.experiments.dream.targets import VECTORS, Targets
 
 PENALTIES = torch.logspace(-7, 1, 9, dtype=torch.float64)
-"""Ridge penalties to choose from, relative to the size of the (standardised) states."""
+"""Candidate ridge penalties, relative to the size of the (standardised) states."""
 RANK, STEPS = 32, 60
-"""Columns of B, and steps of L-BFGS."""
+"""Columns of B, and number of L-BFGS iterations."""
 MOST_DEGREE = 8
-"""Degrees above share a class."""
+"""Larger degrees share one class."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Which graphs a probe is fitted on, which choose its penalty, and which judge it."""
+    """Masks of the graphs for fitting a probe, choosing its penalty, and evaluation."""
 
     fit: Bool[Tensor, " graphs"]
     choose: Bool[Tensor, " graphs"]
@@ -40,17 +40,17 @@ class Parts:
 
     @classmethod
     def of(cls, graphs: int, draw: torch.Generator) -> Parts:
-        """Draw 6 : 2 : 2 graphs of ten."""
+        """Split graphs at random in the ratio 6 : 2 : 2."""
         rank = torch.randperm(graphs, generator=draw) * 10
         return cls(rank < 6 * graphs, (rank >= 6 * graphs) & (rank < 8 * graphs), rank >= 8 * graphs)
 
     def at(self, owner: Tensor) -> Parts:
-        """The same for items of graphs."""
+        """Return the masks for items of the given graphs."""
         return Parts(self.fit[owner], self.choose[owner], self.judge[owner])
 
 
 def node_probe(states: Float[Tensor, "nodes width"], targets: Targets, parts: Parts, *, degree: bool = False) -> list[float]:
-    """Compute R^2 of ridge regression for every target on nodes."""
+    """Compute R^2 of ridge regression for every node target."""
     owner = targets.nodes.owner
     part, known = parts.at(owner), _known(targets.nodes.counts[owner])
     if degree:
@@ -69,7 +69,7 @@ def node_probe(states: Float[Tensor, "nodes width"], targets: Targets, parts: Pa
 def pair_probe(
     states: Float[Tensor, "nodes width"], targets: Targets, parts: Parts, draw: torch.Generator, *, degree: bool = False
 ) -> float:
-    """Compute R^2 of squared distances of linearly mapped states for resistances of pairs."""
+    """Compute R^2 of squared distances of linearly mapped states for pair resistances."""
     u, v = targets.pairs
     owner = targets.nodes.owner
     part, known = parts.at(owner[u]), _known(targets.nodes.counts[owner[u]])
@@ -136,7 +136,7 @@ def subspace_probe(states: Float[Tensor, "nodes width"], targets: Targets, parts
 def _descend(
     weights: list[Tensor], loss: Callable[[], Tensor], choose: Callable[[], float], judge: Callable[[], float]
 ) -> float:
-    """Minimise by L-BFGS; returns the judged error at the step that was best by the graphs that choose."""
+    """Minimise by L-BFGS; return the evaluation error at the step with the smallest validation error."""
     optimizer = torch.optim.LBFGS(weights, max_iter=10, history_size=20, line_search_fn="strong_wolfe")
 
     def closure() -> float:
@@ -154,7 +154,7 @@ def _descend(
 
 
 def _known(sizes: Tensor) -> Float[Tensor, "items 4"]:
-    """What the number n of nodes says: ``1, n, n^2, 1/n`` at the scale of 1."""
+    """Return ``1, n, n^2, 1/n`` with n the numbers of nodes over their mean."""
     n = sizes.double() / sizes.double().mean()
     return torch.stack([torch.ones_like(n), n, n.square(), n.reciprocal()], 1)
 
@@ -164,14 +164,14 @@ def _degrees(targets: Targets) -> Float[Tensor, "nodes classes"]:
 
 
 def _standard(x: Tensor, fit: Tensor) -> Float[Tensor, "nodes width"]:
-    """Standardise columns by the nodes that are fitted on; constant columns become zero."""
+    """Standardise columns by mean and standard deviation of the fitted nodes; constant columns become zero."""
     x = x.double()
     centre, spread = x[fit].mean(0), x[fit].std(0)
     return (x - centre) / torch.where(spread > 1e-9 * (centre.abs() + spread), spread, torch.inf)
 
 
 def _without(y: Float[Tensor, "items k"], known: Float[Tensor, "items c"], fit: Tensor) -> Float[Tensor, "items k"]:
-    """Take off what is known, by least squares on the items that are fitted on."""
+    """Regress ``known`` out of y, by least squares on the fitted items."""
     gram = known[fit].mT @ known[fit]
     gram = gram + 1e-9 * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
     return y - known @ torch.linalg.solve(gram, known[fit].mT @ y[fit])

@@ -16,9 +16,9 @@ from torch.nn.functional import one_hot
 from ohmformer.encoding.pyg import Batch, Data
 
 AT_ONCE = 64
-"""Graphs in a batch."""
+"""Graphs per batch."""
 MOST_LABELS = 64
-"""Labels that a column of integers may have to be read as classes, one column each."""
+"""Most distinct values of an integer column that is one-hot encoded."""
 
 Forward = Callable[[nn.Module, Any], Any]
 """Runs a model on a batch."""
@@ -29,10 +29,10 @@ def node_states(
 ) -> dict[str, Float[Tensor, "nodes width"]]:
     """Run a model on all graphs and return the states after every layer, in the order of computation.
 
-    ``layers`` are names of submodules whose output, or its first part, has a row for every node; unless given, the entries
-    of the model's largest module list that have, or else its children. A submodule that is called several times in a
-    forward pass has several states. ``forward(model, batch)`` runs the model; unless given, its arguments are taken from the
-    batch by their names, or it gets the batch itself if that is all it asks for.
+    ``layers`` are names of submodules whose output, or its first element, has a row for every node. The default is the
+    entries of the model's largest module list with such outputs, or else its children. A submodule that is called several
+    times in a forward pass has several states. ``forward(model, batch)`` runs the model; by default the arguments are taken
+    from the batch by name, or the model gets the batch itself if that is its only required argument.
     """
     batches: list[Any] = [Batch.from_data_list([*graphs[i : i + AT_ONCE]]) for i in range(0, len(graphs), AT_ONCE)]
     run = call if forward is None else forward
@@ -48,7 +48,7 @@ def node_states(
 
 
 def record(model: nn.Module, layers: Sequence[str], run: Callable[[], Any]) -> list[tuple[str, Tensor]]:
-    """Run something and list the outputs of some submodules, in the order in which they are called."""
+    """Run a callable and return the outputs of some submodules, in call order."""
     known = dict(model.named_modules())
     missing = [name for name in layers if name not in known]
     if missing:
@@ -75,7 +75,7 @@ def record(model: nn.Module, layers: Sequence[str], run: Callable[[], Any]) -> l
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and every part back into its own mode afterwards."""
+    """Put a model into evaluation mode; restore the mode of every submodule afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -86,7 +86,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def call(model: nn.Module, batch: Any) -> Any:
-    """Run a model on a batch: arguments by name (``x``, ``edge_index``, ...), or the batch if it asks for one thing only."""
+    """Run a model on a batch: arguments by name (``x``, ``edge_index``, ...), or the whole batch if it takes only one."""
     wanted = [
         p for p in inspect.signature(model.forward).parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     ]
@@ -100,7 +100,7 @@ def call(model: nn.Module, batch: Any) -> Any:
 
 
 def untrained(model: nn.Module, seed: int) -> nn.Module:
-    """Copy a model and draw its weights anew, by the ``reset_parameters`` of its parts."""
+    """Copy a model and redraw its weights with the ``reset_parameters`` of its submodules."""
     fresh = copy.deepcopy(model)
     parts = [m for m in fresh.modules() if callable(getattr(m, "reset_parameters", None))]
     reset = {p for m in parts for p in m.parameters()}
@@ -109,13 +109,13 @@ def untrained(model: nn.Module, seed: int) -> nn.Module:
         raise ValueError(f"expected untrained=, a model with initial weights, as {missing[0]!r} cannot be reset")
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        for part in reversed(parts):  # what is inside first: a whole may set its parts in a way of its own
+        for part in reversed(parts):  # inner modules first: an outer one may override their initialisation
             part.reset_parameters()  # pyright: ignore[reportCallIssue]
     return fresh
 
 
 def input_features(graphs: Sequence[Data]) -> Float[Tensor, "nodes columns"]:
-    """Return what the graphs say of every node, ``x``, with integers as classes; one column of ones where there is no x."""
+    """Return ``x`` of all nodes, with integers one-hot encoded; one column of ones if there is no x."""
     given: list[Any] = [graph.x for graph in graphs]
     if any(x is None for x in given):
         return torch.ones(sum(graph.num_nodes or 0 for graph in graphs), 1)
@@ -127,9 +127,9 @@ def input_features(graphs: Sequence[Data]) -> Float[Tensor, "nodes columns"]:
 
 
 def _layers_of(model: nn.Module, batch: Any, run: Forward) -> list[str]:
-    """Name the submodules that are layers, by a trial run: entries of the module list with most parameters, or children."""
+    """Find the layers by a trial run: entries of the module list with most parameters, or children."""
     lists = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
-    lists.sort(key=lambda item: -sum(p.numel() for p in item[1].parameters()))  # an outer list comes before inner ones
+    lists.sort(key=lambda item: -sum(p.numel() for p in item[1].parameters()))  # an outer list sorts before inner ones
     candidates = [[f"{name}.{i}" if name else str(i) for i in range(len(m))] for name, m in lists]
     for names in (*candidates, [name for name, _ in model.named_children()]):
         rows = {name: x.shape for name, x in record(model, names, lambda: run(model, batch))}

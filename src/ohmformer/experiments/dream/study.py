@@ -1,8 +1,8 @@
 """The study: do models trained on ZINC-12k hold electric flow, from which layer on, and does it go with their error?
 
-Runs of ``ohmformer reproduce zinc12k`` (and the like) are read from a folder. Probes are fitted and judged on test
-molecules, which none of the models was trained on. The values of every run and split are kept, so that a study can be
-interrupted, and goes on when more runs are finished.
+Runs of ``ohmformer reproduce zinc12k`` (and similar) are read from a folder. Probes are fitted and evaluated on test
+molecules, which no model was trained on. The values of every run and split are stored, so that a study can be interrupted
+and extended when more runs are finished.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ohmformer.graph.draw import save
 from ohmformer.graph.files import whole_file
 
 NORMED = 2000
-"""Training molecules on which the untrained model's scales and batch norms are measured."""
+"""Number of training molecules used to measure the untrained model's scales and batch norms."""
 RENAMED = {f"backbone.{part}.": f"embedding.{part}." for part in ("atom", "bond", "node_encoding", "edge_encoding")}
-"""Weights that checkpoints of earlier versions have under other names."""
+"""Weights that have other names in checkpoints of earlier versions."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """A trained model and what was found in it."""
+    """A trained model and its probe values."""
 
     config: RunConfig
     test: float
@@ -49,7 +49,7 @@ class Probed:
 
     @property
     def group(self) -> str:
-        """Runs that differ in nothing but the seed."""
+        """The name shared by runs that differ only in the seed."""
         return f"{self.config.backbone}, {self.config.encoding}"
 
 
@@ -62,7 +62,7 @@ def run_study(
     smiles: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Probed]:
-    """Probe every finished run of a folder on the first test molecules; values of splits are kept in a folder."""
+    """Probe every finished run of a folder on the first test molecules; store the values of splits in ``kept``."""
     folders = sorted(path.parent for path in runs.glob("*/result.json") if (path.parent / "best.ckpt").is_file())
     if not folders:
         raise ValueError(f"expected finished runs of ohmformer train or reproduce in {runs}, there are none")
@@ -98,7 +98,7 @@ def _probe_run(folder: Path, kept: Path, molecules: int, seeds: int, smiles: Pat
 
 
 def trained_model(folder: Path, data: RunData) -> MoleculeModel:
-    """Load the best weights of a run, also those of earlier versions."""
+    """Load the best weights of a run, including runs of earlier versions."""
     state = torch.load(folder / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"]
     prefix = "averaged.module." if data.config.average else "model."
     state = {_renamed(name.removeprefix(prefix)): x for name, x in state.items() if name.startswith(prefix)}
@@ -108,7 +108,7 @@ def trained_model(folder: Path, data: RunData) -> MoleculeModel:
 
 
 def untrained_model(config: RunConfig, data: RunData) -> MoleculeModel:
-    """Make the model of a run before training, from another seed, with its scales measured as training does."""
+    """Build the model of a run before training, from another seed, with its scales measured as in training."""
     model = _build(replace(config, seed=config.seed + 1000), data)
     some = data.split(data.train_table.rows(torch.arange(min(NORMED, len(data.train_table)))))
     model.encoding.calibrate(some)
@@ -117,7 +117,7 @@ def untrained_model(config: RunConfig, data: RunData) -> MoleculeModel:
 
 
 def targets_of(split: Split) -> Targets:
-    """Compute the targets of molecules, every bond with resistance 1."""
+    """Compute the targets of molecules, with resistance 1 for every bond."""
     every = split.take(torch.arange(len(split)))
     graphs = Batch(edge_index=torch.stack([every.source, every.target]), batch=every.owner, num_nodes=len(every.owner))
     graphs.ptr = split.nodes.start
@@ -133,7 +133,7 @@ def _renamed(name: str) -> str:
 
 
 def _states(model: MoleculeModel, split: Split) -> tuple[dict[str, Tensor], Tensor]:
-    """Record the states after the embedding and after every layer, and what is put in: labels and encodings of atoms."""
+    """Record the states after the embedding and every layer, and the input features: labels and encodings of atoms."""
     layers = [f"backbone.layers.{i}" for i in range(len(model.backbone.layers))]  # pyright: ignore[reportArgumentType]
     found = dict(
         record(
@@ -149,7 +149,7 @@ def _states(model: MoleculeModel, split: Split) -> tuple[dict[str, Tensor], Tens
 
 
 def by_group(found: Sequence[Probed]) -> dict[str, Findings]:
-    """Join the runs of every backbone and encoding."""
+    """Join the findings by backbone and encoding."""
     groups: dict[str, list[Probed]] = {}
     for run in found:
         groups.setdefault(run.group, []).append(run)
@@ -157,7 +157,7 @@ def by_group(found: Sequence[Probed]) -> dict[str, Findings]:
 
 
 def against_error(found: Sequence[Probed]) -> str:
-    """Correlate what the last layer holds with the test error, over runs: Spearman's rank correlation by target."""
+    """Tabulate Spearman's rank correlations of probe values with the test error over runs, by target."""
     from scipy.stats import spearmanr
 
     lines = ["| target | runs | last layer | best layer | best layer beyond the untrained model |", "|---|---|---|---|---|"]
@@ -179,7 +179,7 @@ def _correlation(result: Any) -> str:
 
 
 def first_layers(groups: Mapping[str, Findings]) -> str:
-    """Tabulate, for every group and target, what is put in, the best layer, and the first one within 0.02 of it."""
+    """Tabulate, for every group and target, the value at the input and at the first layer within 0.02 of the best."""
     names = next(iter(groups.values())).targets
     lines = [f"| model | {' | '.join(names)} |", f"|{'---|' * (1 + len(names))}"]
     for name, found in groups.items():

@@ -2,7 +2,7 @@
 
 nodes     the diagonals of L^+, exp(-s L) and (D^-1 A)^k
 pairs     effective resistances R_uv of some pairs of each graph
-subspace  the span of the k lowest eigenvectors, where it is separated from the next one
+subspace  the span of the k lowest eigenvectors, if it is separated from the next one
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ HEAT_TIMES = (0.5, 4.0)
 WALKS = (4, 8)
 VECTORS = 3
 PAIRS = 48
-"""Pairs of each graph at most."""
+"""Most pairs per graph."""
 NODE_TARGETS = ("diagonal of L+", *(f"heat, s = {s:g}" for s in HEAT_TIMES), *(f"return in {k} steps" for k in WALKS))
 PAIR_TARGET, SUBSPACE_TARGET = "resistance", f"{VECTORS} lowest eigenvectors"
 TARGETS = (*NODE_TARGETS, PAIR_TARGET, SUBSPACE_TARGET)
 LIKE_SIZE = 4
-"""Graphs of one size below which the next larger ones are added, to shuffle targets among them."""
+"""Number of graphs below which a size shares a group with the next larger ones, for shuffling targets."""
 SEPARATED = 1e-3
-"""Least difference of eigenvalues, relative to the larger one, for a subspace to be told from the rest."""
+"""Smallest relative difference of eigenvalues for which a subspace counts as separated from the others."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of all nodes, of some pairs of nodes, and of subspaces, of many graphs side by side."""
+    """Targets of all nodes, of some pairs of nodes, and of subspaces, of many graphs concatenated."""
 
     nodes: Spans
     degree: Int[Tensor, " nodes"]
@@ -43,11 +43,11 @@ class Targets:
     resistance: Float[Tensor, " pairs"]
     vectors: Float[Tensor, "nodes k"]
     separated: Bool[Tensor, " graphs"]
-    """Graphs whose subspace is determined and not everything."""
+    """Graphs whose subspace is separated and not the whole range."""
 
     @classmethod
     def of(cls, graph: Graph, *, seed: int = 0) -> Targets:
-        """Compute them by LAPACK; the pairs are drawn at random among those that are joined."""
+        """Compute the targets by LAPACK; draw the pairs at random among connected ones."""
         values, vectors = exact.decompose(graph)
         nodes, real = Spans.of(graph.graph_sizes), torch.arange(graph.width) < graph.graph_sizes[:, None]
         square, positive = vectors.square(), values > 0
@@ -76,18 +76,18 @@ class Targets:
         )
 
     def shuffled(self, draw: torch.Generator) -> Targets:
-        """Shuffle targets among the nodes, and among the pairs, of graphs of the same size, and subspaces among graphs."""
+        """Shuffle targets of nodes and of pairs among graphs of the same size, and subspaces among graphs."""
         group = _groups(self.nodes.counts)
         owner, size = self.nodes.owner, self.nodes.counts
         values = self.values[_permuted(group[owner], draw)]
         resistance = self.resistance[_permuted(group[owner[self.pairs[0]]], draw)]
-        graph = _permuted(size, draw)  # graphs of one size change places, and so do the nodes of each
+        graph = _permuted(size, draw)  # graphs of one size swap places, and so do the nodes of each
         moved = self.vectors[self.nodes.rows(graph)][_permuted(owner, draw)]
         return replace(self, values=values, resistance=resistance, vectors=moved, separated=self.separated[graph])
 
 
 def _draw_pairs(graph: Graph, nodes: Spans, draw: torch.Generator) -> Int[Tensor, "2 pairs"]:
-    """Draw pairs of nodes of one component, at most ``PAIRS`` for each graph."""
+    """Draw pairs of nodes of one component, at most ``PAIRS`` per graph."""
     found = []
     for first, size in zip(nodes.first.tolist(), nodes.counts.tolist(), strict=True):
         pair = torch.triu_indices(size, size, 1)
@@ -98,7 +98,7 @@ def _draw_pairs(graph: Graph, nodes: Spans, draw: torch.Generator) -> Int[Tensor
 
 
 def _groups(sizes: Int[Tensor, " graphs"]) -> Int[Tensor, " graphs"]:
-    """Number graphs by size, sizes with few graphs together with the next larger ones."""
+    """Number the graphs by size, merging sizes with few graphs into the next larger ones."""
     group, number, members = {}, 0, 0
     values, counts = sizes.unique(return_counts=True)
     for size, count in zip(values.tolist(), counts.tolist(), strict=True):
@@ -109,7 +109,7 @@ def _groups(sizes: Int[Tensor, " graphs"]) -> Int[Tensor, " graphs"]:
 
 
 def _permuted(group: Int[Tensor, " items"], draw: torch.Generator) -> Int[Tensor, " items"]:
-    """Draw a permutation that moves every item to the place of one of its group."""
+    """Draw a random permutation that maps every group to itself."""
     at_random = torch.randperm(len(group), generator=draw)
     places, items = group.argsort(stable=True), at_random[group[at_random].argsort(stable=True)]
     return torch.empty_like(places).scatter(0, places, items)

@@ -1,7 +1,7 @@
 """Checkpoints of training runs: one safetensors file with a JSON description in its header. Nothing is unpickled.
 
-Tensors and header are one file and it is renamed into place when whole, so a kill at any moment leaves the last checkpoint
-or the one before it, never a mixture.
+Tensors and header are in one file, which is renamed into place when complete. So a kill at any moment leaves either the last
+checkpoint or the one before it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Checkpoint:
 
     setting: Setting
     state: Mapping[str, Tensor]
-    """Weights, named ``weights.*``, and what the optimiser keeps."""
+    """Weights, named ``weights.*``, and the state of the optimiser."""
     step: int
     steps: int
     seconds: float
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights, by names without the prefix."""
+        """The weights by name, without the prefix."""
         return {name.removeprefix("weights."): x for name, x in self.state.items() if name.startswith("weights.")}
 
     def save(self, folder: Path) -> Path:
@@ -42,13 +42,13 @@ class Checkpoint:
         about = {"setting": self.setting.as_dict(), "step": self.step, "steps": self.steps, "seconds": self.seconds}
         path = folder / FILE
         with whole_file(path) as temporary:
-            # not save_file: it has a temporary file of its own, which a kill would leave behind
+            # not save_file: it has its own temporary file, which a kill would leave behind
             temporary.write_bytes(save(dict(self.state), {"ohmformer": json.dumps(about)}))
         return path
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, given the file or its folder."""
+    """Read a checkpoint from a file or its folder."""
     from safetensors import SafetensorError, safe_open
 
     path = path / FILE if path.is_dir() else path
@@ -57,7 +57,7 @@ def load(path: Path) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["ohmformer"])
-            # in memory of torch's own alignment, on which the rounding of products depends
+            # copy to memory aligned by torch: the rounding of products depends on alignment
             state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         return Checkpoint(Setting(**about["setting"]), state, about["step"], about["steps"], about["seconds"])
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:

@@ -2,7 +2,7 @@
 
 Figure 1: the dense model, three functions of the Laplacian, FC and CSL graphs, log loss against depth. Figure 2: the dense
 model, eigenvectors, trained on loss_1-5 (top) and loss_1-10 (bottom), their mean and each loss_i. Figure 3: the efficient
-model on all of these. Beside the trained curves stand the numbers the authors printed, and each lemma's construction at
+model on all of these. The trained curves are drawn beside the authors' printed numbers and each lemma's construction at
 that depth.
 """
 
@@ -53,7 +53,7 @@ class Preset:
     depths: tuple[int, ...]
     seeds: int
     matrix_steps: int
-    """Muon steps of 100 graphs for every layer; eigenvectors get twice as many."""
+    """Muon steps of 100 graphs per layer; twice as many for eigenvectors."""
     scalar_steps: int
     """Levenberg-Marquardt steps of 100 to 8,000 graphs."""
 
@@ -72,7 +72,7 @@ PANELS = {
 
 
 def jobs(figure: str, preset: str) -> list[Job]:
-    """List every setting of a figure."""
+    """Return every setting of a figure."""
     if figure not in PANELS:
         raise ValueError(f"expected a figure among {', '.join(PANELS)}, got {figure!r}")
     if preset not in PRESETS:
@@ -103,9 +103,9 @@ def _job(preset: str, task: str, graphs: str, model: str, layers: int, init: str
 
 @lru_cache(maxsize=32)
 def lemma_losses(task: str, graphs: str, depths: tuple[int, ...], count: int = 200) -> dict[str, list[dict[str, float]]]:
-    """Measure log losses of the lemmas' constructions at each depth, by statement, on some graphs of a family (seed 0).
+    """Measure log losses of the lemmas' constructions at each depth, by statement, on ``count`` graphs of a family (seed 0).
 
-    Each is made for the interval that holds the eigenvalues of all these graphs. Eigenvectors have no entry: with k = 10
+    Each is built for the interval that contains the eigenvalues of all these graphs. Eigenvectors have no entry: with k = 10
     columns Lemma 6 needs 11 layers for its first iteration.
     """
     if task == EIGENVECTORS:
@@ -156,7 +156,7 @@ def draw_figure(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> Figure
 
 
 def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured: str, title: str) -> None:
-    """Draw trained curves by family and start, seeds as dots, with the authors' numbers and the lemmas beside them."""
+    """Plot trained curves by family and start, seeds as dots, with the authors' numbers and the lemmas."""
     curves: dict[tuple[str, str], list[tuple[int, list[float]]]] = {}
     for job, result in results.items():
         key = (job.setting.graphs, job.setting.init)
@@ -202,7 +202,7 @@ def _is(job: Job, graphs: str, init: str) -> bool:
 
 
 def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int, graphs: str) -> None:
-    """Draw ``loss_2 .. loss_count`` against depth; loss_1 is left out, as in the paper."""
+    """Plot ``loss_2 .. loss_count`` against depth; loss_1 is omitted, as in the paper."""
     colormaps = require("matplotlib", "plot").colormaps
     ordered = sorted(results.items(), key=lambda item: item[0].setting.layers)
     depths = [job.setting.layers for job, _ in ordered]
@@ -216,7 +216,7 @@ def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int,
 
 
 def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
-    """Write all numbers of a figure as a Markdown table, a row per task, family and start."""
+    """Format all numbers of a figure as a Markdown table, with one row per task, family and start."""
     depths = sorted({job.setting.layers for job in results})
     lines = [f"| task | graphs | start | measured | {' | '.join(map(str, depths))} |", f"|{'---|' * (4 + len(depths))}"]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
@@ -242,7 +242,7 @@ def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
 
 
 def depth_curves(results: Mapping[Job, Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Collect the trained curves: for each, by name, depths and log losses, the mean over seeds."""
+    """Return the trained curves by name, as depths and log losses averaged over seeds."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for job, result in results.items():
         s = job.setting
@@ -252,7 +252,7 @@ def depth_curves(results: Mapping[Job, Mapping[str, Any]]) -> dict[str, list[tup
 
 
 def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
-    """List where a trained curve does not fall from one depth to the next."""
+    """Return the places where a trained curve does not fall from one depth to the next."""
     return [
         f"{name}: {x:.2f} at {a} layers, {y:.2f} at {b}"
         for name, points in depth_curves(results).items()

@@ -23,7 +23,7 @@ class Finding:
     graphs: str
     layers: int
     losses: list[float]
-    """loss_2, loss_3, ... as far as the training loss goes."""
+    """loss_2, loss_3, ... up to the last one in the training loss."""
     holds: bool
     note: str
 
@@ -46,7 +46,7 @@ def findings(results: Mapping[Job, Mapping[str, Any]]) -> list[Finding]:
 
 
 def exponential_fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Fit log losses by a straight line in depth; returns its slope, and the share of their variance it explains (R^2).
+    """Fit log losses by a straight line in depth; return its slope and R^2.
 
     >>> exponential_fit([(1, -1.0), (3, -2.0), (5, -3.0)])
     (-0.5, 1.0)
@@ -62,7 +62,7 @@ def each_loss(result: Mapping[str, Any]) -> list[float]:
 
 
 def _judge(trained_on: str, graphs: str, layers: int, each: list[float]) -> Finding:
-    """Check loss_3 > loss_4 > ... > loss_10, where loss_2 is the paper's exception, or loss_2 < loss_3 < loss_4 < loss_5."""
+    """Check loss_3 > loss_4 > ... > loss_10 (loss_2 is the paper's exception) or loss_2 < loss_3 < loss_4 < loss_5."""
     if trained_on == "1-10":
         first, losses, better, turns = 3, each[1:10], "larger", "rises"
         note = "; loss_2 is the exception" if losses[0] < losses[1] else "; loss_2 is no exception"

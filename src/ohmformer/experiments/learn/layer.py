@@ -3,8 +3,8 @@
     S = seen G + Phi M Phi^T,   A = stay I + move S,   Phi <- Phi (I + W_R^T) + S Phi W_V^T,   G <- A G A^T
     Phi <- Phi / |Phi|,   G <- G / trace G
 
-Autograd would compute the same derivatives in twice the time: it does not use that G is symmetric (so that both factors A
-get the same gradient), keeps more intermediate results, and reads each of them once per operation.
+Autograd would take twice the time for the same derivatives: it does not use the symmetry of G (both factors A get the same
+gradient), stores more intermediate results, and reads each of them once per operation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def layer(
 ) -> tuple[Float[Tensor, "graphs nodes width"], Float[Tensor, "graphs nodes nodes"]]:
     """Apply a layer to Phi and G, without normalisation.
 
-    ``weights`` holds ``[M | W_V^T | I + W_R^T]`` of every seed, graphs come seed by seed; ``seen = alpha_K alpha_Q``,
+    ``weights`` holds ``[M | W_V^T | I + W_R^T]`` of every seed, graphs are sorted by seed; ``seen = alpha_K alpha_Q``,
     ``move = alpha_V`` and ``stay = 1 + alpha_R`` are given per graph.
     """
     return _Layer.apply(phi, gram, weights, seen, move, stay)  # pyright: ignore[reportReturnType]
@@ -81,7 +81,7 @@ class _Layer(torch.autograd.Function):
 
 
 def unit_norm(x: Float[Tensor, "graphs nodes width"], dims: tuple[int, ...] = (1, 2)) -> Float[Tensor, "graphs nodes width"]:
-    """Divide x by its norm over some dimensions."""
+    """Divide x by its norm over the given dimensions."""
     return _UnitNorm.apply(x, dims)  # pyright: ignore[reportReturnType]
 
 

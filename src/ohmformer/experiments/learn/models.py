@@ -3,9 +3,9 @@
 Every weight has the seeds as its first axis and the layers as its second; seeds are independent. The formulas are those of
 :class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer`
 with one head, which ``trained_model`` builds from the trained weights (and the tests compare with).
-What makes it faster: ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with their weights side by
-side; graphs of all seeds are one batch of products; the efficient model keeps only the Gram matrix of B, and the
-derivative of a layer is written out (``layer.py``).
+For speed, ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with concatenated weights; the graphs of
+all seeds are one batch; the efficient model stores only the Gram matrix of B, and the derivative of a layer is written by
+hand (``layer.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ which are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, no
 MATRICES = ("value", "query", "key", "skip")
 PHI = "phi"
 AT_ONCE = 500
-"""Graphs that are computed together."""
+"""Number of graphs computed together."""
 
 
 def dense_answer(
@@ -81,7 +81,7 @@ ANSWERS: dict[str, Callable[[Weights, Problems, Normalization], Tensor]] = {
 def loss_and_gradients(
     model: str, weights: Weights, batch: Problems, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Float[Tensor, " seeds"], dict[str, Tensor]]:
-    """Compute the loss of every seed and the gradient of its log, a few graphs at a time so that they stay in the cache."""
+    """Compute the loss of every seed and the gradient of its log, in batches small enough for the cache."""
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
     graphs, seeds = batch.gram.shape[1], batch.gram.shape[0]
     losses, gradients = torch.zeros(seeds, dtype=batch.gram.dtype), [torch.zeros_like(w) for w in leaves.values()]
@@ -95,7 +95,7 @@ def loss_and_gradients(
 
 
 def features(weights: Weights, batch: Problems) -> Float[Tensor, "seeds graphs nodes width"]:
-    """Make Phi_0: the demands and as many zero columns for the answers, or the trained start."""
+    """Return Phi_0: the demands and as many zero columns for the answers, or the trained start."""
     if batch.demands is not None:
         return torch.cat([batch.demands, torch.zeros_like(batch.demands)], dim=-1)
     return weights["start"][:, None].expand(-1, batch.gram.shape[1], -1, -1)
@@ -117,7 +117,7 @@ def random_weights(
 
 
 def trained_program(run: Checkpoint, seed: int) -> Program:
-    """Read the trained weights of one seed by named blocks, in float64: demand and answer, or phi for eigenvectors."""
+    """Convert one seed's trained weights to a float64 program with blocks demand and answer, or phi for eigenvectors."""
     setting, weights = run.setting, run.weights
     if setting.scalars:
         return scalars.to_program(weights["scalars"][seed, 0], setting.normalization)
@@ -149,14 +149,14 @@ def run_model(
     incidence: Float[Tensor, "*graphs nodes edges"],
     blocks: dict[str, Tensor],
 ) -> Trace:
-    """Run either model from given blocks; returns all blocks after every layer."""
+    """Run either model from given blocks; return all blocks after every layer."""
     if isinstance(model, EfficientTransformer):
         return model(incidence @ incidence.mT, blocks, trace=True)
     return model(model.layout.pack({INCIDENCE: incidence, **blocks}), trace=True)
 
 
 def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:
-    """Join the weights of each layer: ``[W_K^T W_Q | W_V^T | I + W_R^T]``, (seeds, features, 3 features)."""
+    """Concatenate the weights of each layer: ``[W_K^T W_Q | W_V^T | I + W_R^T]``, (seeds, features, 3 features)."""
     kept = torch.eye(weights["skip"].shape[-1], dtype=weights["skip"].dtype) + weights["skip"].mT
     return torch.cat([weights["key"].mT @ weights["query"], weights["value"].mT, kept], dim=-1).unbind(1)
 

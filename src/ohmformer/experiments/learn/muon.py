@@ -2,9 +2,9 @@
 
     m <- 0.95 m + g,    W <- W - rate U V^T    where  g + 0.95 m = U S V^T
 
-The factor comes from five Newton-Schulz iterations, which linear attention could do as well (Bernstein and Newhouse 2024;
-Jordan et al. 2024). The scalars alpha follow Adam. Gradients of a seed are clipped to norm 1 together. The rate rises for
-a twentieth of the steps and then falls to zero in a straight line.
+The factor is computed by five Newton-Schulz iterations, which linear attention could do as well (Bernstein and Newhouse
+2024; Jordan et al. 2024). The scalars alpha are updated by Adam. All gradients of a seed are jointly clipped to norm 1. The
+rate rises for a twentieth of the steps and then falls linearly to zero.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MOMENTUM = 0.95
 BETAS = (0.9, 0.99)
 WARMUP = 0.05
 QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Coefficients of ``a x + b x^3 + c x^5``, which takes singular values from about 0.01 on to near 1 in five rounds."""
+"""Coefficients of ``a x + b x^3 + c x^5``, which maps singular values above about 0.01 to near 1 in five iterations."""
 ALPHAS = "alphas"
 
 
 def initial_moments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Make the optimiser's state before the first step, by name."""
+    """Return the initial state of the optimiser, by name."""
     first = {f"first.{name}": torch.zeros_like(w) for name, w in weights.items()}
     second = {f"second.{name}": torch.zeros_like(w) for name, w in weights.items() if name == ALPHAS}
     return first | second
@@ -35,7 +35,7 @@ def initial_moments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def update(
     weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], moments: Mapping[str, Tensor], step: int, steps: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Take step ``step`` (from 0) of ``steps``; returns new weights and the optimiser's new state."""
+    """Perform step ``step`` (from 0) of ``steps``; return the new weights and the new state of the optimiser."""
     schedule = min((step + 1) / (WARMUP * steps), 1.0) * (1 - step / steps)
     gradients = _clipped(gradients)
     new_weights: dict[str, Tensor] = {}
@@ -56,7 +56,7 @@ def update(
 
 
 def orthogonal_factor(x: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
-    """Approximate ``U V^T`` of ``x = U S V^T``: singular values end between 0.7 and 1.2."""
+    """Approximate ``U V^T`` of ``x = U S V^T``; the result has singular values from 0.7 to 1.2."""
     a, b, c = QUINTIC
     x = x / (x.square().sum(dim=(-2, -1), keepdim=True).sqrt() + 1e-20)
     for _ in range(5):
@@ -66,7 +66,7 @@ def orthogonal_factor(x: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, 
 
 
 def _clipped(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Clip the gradients of every seed to a norm of at most 1; a gradient that is not finite becomes zero."""
+    """Clip the joint gradient norm of every seed to at most 1; non-finite gradients become zero."""
     square = sum(g.square().flatten(1).sum(1) for g in gradients.values())
     assert isinstance(square, Tensor)
     factor = torch.where(square.isfinite(), square.clamp(min=1.0).rsqrt(), 0.0)

@@ -1,13 +1,13 @@
 """Examine a trained model: what function it computes, how far it is from the lemma, and whether more layers help.
 
 - **Spectral response.** If the answer is ``h(L) psi``, then along every eigenvector it is ``h(lambda)`` times the demand.
-  The gain is fitted by least squares, ``h_j = <v_j^T phi, v_j^T psi> / |v_j^T psi|^2``, and the residual of the fit says
-  how far the model is from being a function of the Laplacian at all.
+  The gain is fitted by least squares, ``h_j = <v_j^T phi, v_j^T psi> / |v_j^T psi|^2``, and the residual of the fit
+  measures how far the model is from being a function of the Laplacian.
 - **Distance to the lemma**, at the same depth and with the same normalisation: in prediction (the loss between both
-  answers), in sensitivity (the cosine between the Jacobians of an answer in its demand) and in weights (relative, over all
-  scales of the answer block, which no answer depends on; matrices are first projected onto multiples of the identity, and
-  the share of their norm that survives is reported).
-- **Depth beyond training.** The last layer, or the last two, run again and again.
+  answers), in sensitivity (the cosine between the Jacobians of an answer in its demand) and in weights
+  (relative, minimised over all scales of the answer block, which no answer depends on; matrices are first projected onto
+  multiples of the identity, and the share of their norm that remains is reported).
+- **Depth beyond training.** The last layer, or the last two, repeated several times.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ LOOPS = (0, 1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Response:
-    """Gains of one seed on every nonzero eigenvalue of some graphs, each graph scaled to fit the target best."""
+    """Gains of one seed on every nonzero eigenvalue of some graphs, each graph scaled for the best fit to the target."""
 
     eigenvalues: Float[Tensor, "graphs m"]
     gains: Float[Tensor, "graphs m"]
     target: Float[Tensor, "graphs m"]
     unexplained: float
-    """Share of the squared answer that no function of the Laplacian explains."""
+    """Share of the squared norm of the answer that no function of the Laplacian explains."""
 
     @property
     def error(self) -> float:
-        """Root mean square of gain over target minus one, over graphs and eigenvalues."""
+        """Root mean square of gain / target - 1 over graphs and eigenvalues."""
         return float((self.gains / self.target - 1).square().mean().sqrt())
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far one seed is from the lemma of its task at the same depth."""
+    """Distance of one seed from the lemma of its task at the same depth."""
 
     log_prediction: float
     """Log of the paper's loss between both answers."""
     sensitivity: float
-    """Mean cosine between the Jacobians of an answer in its demand; 1 is the same."""
+    """Mean cosine between the Jacobians of an answer in its demand; 1 if they are parallel."""
     weights: float
     """Relative distance of the block multiples up to symmetries, see :func:`weight_distance`."""
     identity_share: float
@@ -69,7 +69,7 @@ class Distance:
 
 
 def spectral_response(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Response:
-    """Measure the response of one seed on fresh graphs."""
+    """Measure the response of one seed on new random graphs."""
     batch = _batch(run, graphs)
     assert batch.demands is not None
     values, vectors = torch.linalg.eigh(batch.gram[0])
@@ -83,7 +83,7 @@ def spectral_response(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Resp
 
 
 def lemma_run(run: Checkpoint) -> Checkpoint:
-    """Make a run of the task's lemma itself, at the same depth."""
+    """Return the task's lemma as a run of the same depth."""
     setting = replace(run.setting, model="efficient", init="construction", seeds=1)
     numbers = scalars.from_program(lemma(setting).program(setting.layers))
     return Checkpoint(setting, {"weights.scalars": numbers[None, None]}, 0, 1, 0.0)
@@ -101,7 +101,7 @@ def lemma_distance(run: Checkpoint, index: int, graphs: int = GRAPHS) -> Distanc
 
 
 def jacobians(run: Checkpoint, index: int, batch: Problems, step: float = 1e-6) -> Float[Tensor, "graphs nodes nodes"]:
-    """Differentiate the first answer of every graph in its demand, by central differences along centred unit vectors."""
+    """Return the Jacobian of each graph's first answer in its demand, by central differences along centred unit vectors."""
     assert batch.demands is not None
     nodes = batch.gram.shape[-1]
     directions = torch.eye(nodes, dtype=torch.float64) - 1 / nodes
@@ -117,7 +117,7 @@ def jacobians(run: Checkpoint, index: int, batch: Problems, step: float = 1e-6) 
 
 
 def block_multiples(run: Checkpoint, index: int) -> tuple[Float[Tensor, "layers 10"], float]:
-    """Project a model onto the numbers of ``scalars.py``; also returns their share of the norm of W^V and W^R."""
+    """Project a model onto the scalars of ``scalars.py``; return them and their share of the norm of W^V and W^R."""
     if run.setting.scalars:
         return run.weights["scalars"][index, 0], 1.0
     nodes = run.setting.nodes
@@ -144,19 +144,19 @@ def _incidence_multiples(run: Checkpoint, index: int, edges: int) -> dict[str, T
 
 
 def weight_distance(numbers: Float[Tensor, "layers 10"], reference: Float[Tensor, "layers 10"], rounds: int = 200) -> float:
-    """Compute the relative distance of two models' numbers, minimised over the symmetries of the model.
+    """Compute the relative distance of two models' scalars, minimised over the symmetries of the model.
 
     A layer is ``x <- (M + g N) x`` on ``x = [p; q]`` with ``M = I + W_R`` and ``N = W_V``, and ``g <- (b + a g)^2 g``. The
-    same answers come from ``T' M T^-1, T' N T^-1`` for any bases T between the layers (the input stays ``[1; 0]``, of the
-    output only the direction of q counts), and from any multiple of ``(b, a)`` where G is normalised. The minimum is
-    searched by L-BFGS from the identity, so the result is an upper bound.
+    answers are invariant to ``T' M T^-1, T' N T^-1`` for any bases T between the layers (the input stays ``[1; 0]``, and
+    only the direction of q in the output matters), and to scaling ``(b, a)`` if G is normalised. The minimum is searched by
+    L-BFGS from the identity, so the result is an upper bound.
     """
     layers = len(numbers)
     (m, n, moves), (m_ref, n_ref, moves_ref) = _layer_maps(numbers), _layer_maps(reference)
     identity = torch.eye(2, dtype=torch.float64).repeat(layers + 1, 1, 1)
     bases = identity.clone().requires_grad_()
     scales = torch.ones(layers, 1, dtype=torch.float64, requires_grad=True)
-    fixed_input = torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64)  # which entries of the first basis are free
+    fixed_input = torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64)  # free entries of the first basis
     counted = torch.ones(layers, 2, 2, dtype=torch.float64)
     counted[-1, 0] = 0.0  # p and G of the last layer are not used
 
@@ -192,7 +192,7 @@ def _layer_maps(numbers: Float[Tensor, "layers 10"]) -> tuple[Tensor, Tensor, Te
 
 
 def looped(run: Checkpoint, last: int, times: int) -> Checkpoint:
-    """Make a run with the last layers repeated."""
+    """Return a run with the last layers repeated."""
     axis = 2 if run.setting.scalars else 1
     extended = {
         f"weights.{name}": w
@@ -216,7 +216,7 @@ def beyond(run: Checkpoint, loops: Sequence[int] = LOOPS, graphs: int = 1000) ->
 
 
 def report(run: Checkpoint) -> tuple[str, Figure]:
-    """Write all of this as a Markdown text and a picture."""
+    """Summarise all measurements as a Markdown text and a figure."""
     functions = run.setting.task != EIGENVECTORS
     canvas = require("matplotlib.figure", "plot").Figure(figsize=(11 if functions else 5.5, 4.2), layout="constrained")
     axes: Any = canvas.subplots(1, 2 if functions else 1, squeeze=False)[0]

@@ -23,17 +23,17 @@ class Stage:
     """A stage of training."""
 
     until: float
-    """The fraction of all steps after which it ends."""
+    """The fraction of all steps at which it ends."""
     starts: int
-    """How many perturbed copies of the start are still trained for each seed."""
+    """Number of perturbed copies of the start that are still trained per seed."""
     batches: float
     """Graphs per step, as a multiple of ``Setting.batch``."""
 
 
 WHOLE = Stage(1.0, 1, 1.0)
 TOURNAMENT = (Stage(0.2, 32, 0.03), Stage(0.77, 16, 0.075), Stage(0.97, 2, 1.0), Stage(1.0, 1, 8.0))
-"""Stages for scalars: a few graphs are enough to find the basins, but only many can rank them, as rare graphs dominate the
-loss of a good model."""
+"""Stages for scalars: few graphs suffice to find the basins of attraction, but ranking them takes many, because rare graphs
+dominate the loss of a good model."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,13 @@ class Setting:
     init: str = "random"
     """``"random"``, or ``"construction"``: the lemma of the task, slightly perturbed."""
     loss: str = ""
-    """``"demand"`` (the paper's) unless given, or ``"frobenius"``; for eigenvectors ``"1-10"`` unless given, or
-    ``"1-5"``."""
+    """``"demand"`` (the paper's, the default) or ``"frobenius"``; for eigenvectors ``"1-10"`` (the default) or ``"1-5"``."""
     seeds: int = 3
     first_seed: int = 0
     nodes: int = 10
     spread: int | float = 2.0
     batch: int = 0
-    """Graphs per step and seed; 100 for matrices and 500 for scalars unless given."""
+    """Graphs per step and seed; the default is 100 for matrices and 500 for scalars."""
     normalize: str = ""
     """``"paper"``, or ``"features"``: B is not normalised. The latter is the default for heat from its lemma, because the
     answer depends on the scale of B."""
@@ -85,11 +84,11 @@ class Setting:
             raise ValueError(f"expected a seed >= 0, got {self.first_seed}")
         if eigenvectors and self.nodes < int(self.loss.split("-")[1]):
             raise ValueError(f"expected at least {self.loss.split('-')[1]} nodes for loss {self.loss}, got {self.nodes}")
-        _ = self.distribution  # a bad family or size is named there
+        _ = self.distribution  # raises an error for a bad family or size
 
     @property
     def scalars(self) -> bool:
-        """Whether the weights stay multiples of the identity, as they do from a construction (see ``scalars.py``)."""
+        """Whether the weights remain multiples of the identity, as from a construction (see ``scalars.py``)."""
         return self.model == "efficient" and self.init == "construction" and self.task != EIGENVECTORS
 
     @property
@@ -106,17 +105,17 @@ class Setting:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of training: float64 for scalars, float32 for matrices."""
+        """The dtype of training: float64 for scalars, float32 for matrices."""
         return torch.float64 if self.scalars else torch.float32
 
     @property
     def all_seeds(self) -> range:
-        """The seeds that train side by side."""
+        """The seeds that are trained together."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
     @property
     def name(self) -> str:
-        """The setting as a file name; other differences from the defaults are in a short hash at its end."""
+        """The setting as a file name; a short hash at its end encodes the other differences from the defaults."""
         head = f"{self.task}-{self.graphs}-{self.model}-{self.layers}-{self.init}-{self.loss}"
         plain = Setting(self.task, self.graphs, self.model, self.layers, self.init, self.loss)
         if self == plain:
@@ -124,11 +123,11 @@ class Setting:
         return f"{head}-{blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=4).hexdigest()}"
 
     def stage(self, step: int, steps: int) -> Stage:
-        """Find the stage of a step; only scalars have several."""
+        """Return the stage of a step; only scalars have several."""
         return next(s for s in TOURNAMENT if step < s.until * steps or s is TOURNAMENT[-1]) if self.scalars else WHOLE
 
     def samples(self, step: int, steps: int) -> int:
-        """Count the graphs of one seed at a step."""
+        """Return the number of graphs per seed at a step."""
         return max(round(self.batch * self.stage(step, steps).batches), 1)
 
     def as_dict(self) -> dict[str, Any]:

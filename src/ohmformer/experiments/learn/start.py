@@ -36,7 +36,7 @@ def lemma(setting: Setting) -> Construction:
 
 @lru_cache(maxsize=64)
 def sampled_spectrum(distribution: GraphDistribution) -> Spectrum:
-    """Find the smallest and largest nonzero eigenvalue among 1,000 graphs."""
+    """Return the smallest and largest nonzero eigenvalue of 1,000 graphs."""
     incidence = distribution.incidence(1000, generator(0, 0, "start"))
     values = torch.linalg.eigvalsh(incidence @ incidence.mT)[:, 1:]
     return Spectrum(float(values.min()), float(values.max()))
@@ -62,14 +62,14 @@ def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
 
 
 def _corollary_7(setting: Setting) -> Float[Tensor, "layers 10"]:
-    """Build subspace iteration for the smallest eigenvectors: ``Phi <- Phi - L Phi / lmax``, columns normalised."""
+    """Return subspace iteration for the smallest eigenvectors: ``Phi <- Phi - L Phi / lmax``, columns normalised."""
     numbers = torch.zeros(setting.layers, scalars.WIDTH)
     numbers[:, [4, 7]] = -1 / sampled_spectrum(setting.distribution).lmax
     return numbers
 
 
 def _matrices(numbers: Float[Tensor, "layers 10"], model: str, edges: int, nodes: int) -> dict[str, Tensor]:
-    """Write multiples of the identity out as matrices, for the dense or the efficient model."""
+    """Expand multiples of the identity to matrices, for the dense or the efficient model."""
     layers, width = len(numbers), 2 * nodes
     blocks = {
         name: torch.stack([torch.kron(row.view(2, 2).contiguous(), torch.eye(nodes)) for row in part])

@@ -1,7 +1,7 @@
 """Train many settings: on this machine's processors, or on a Ray cluster.
 
-A job is a setting and a number of steps; its result is a JSON file. Results that exist are not computed again, and jobs that
-were interrupted on this machine continue from their checkpoints.
+A job is a setting and a number of steps; its result is a JSON file. Existing results are not recomputed, and jobs
+interrupted on this machine continue from their checkpoints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ohmformer.graph.files import whole_file
 
 @dataclass(frozen=True)
 class Job:
-    """A setting to be trained for some steps."""
+    """A setting to train for a number of steps."""
 
     setting: Setting
     steps: int
@@ -43,8 +43,8 @@ def run_all(
 ) -> dict[Job, dict[str, Any]]:
     """Return the results of all jobs, read from ``folder`` or computed.
 
-    ``cluster`` is the address of a Ray cluster, or ``"local"`` to start one here; without, ``workers`` processes are used.
-    ``watch`` is called with the name of a finished job, the number of finished jobs, and the number of all.
+    ``cluster`` is the address of a Ray cluster, or ``"local"`` to start one here; by default ``workers`` processes are used.
+    ``watch`` is called with the name of a finished job, the number of finished jobs, and the number of all jobs.
     """
     results = {job: found for job in jobs if (found := _read(job, folder)) is not None}
     waiting = [job for job in dict.fromkeys(jobs) if job not in results]
@@ -68,7 +68,7 @@ def run_all(
 
 
 def run_one(setting: dict[str, Any], steps: int, folder: str | None) -> dict[str, Any]:
-    """Train one job, given in plain types so that it can be sent to other processes; with a folder it can be resumed."""
+    """Train one job, given in plain types so that it can be sent to other processes; with a folder it is resumable."""
     import torch
 
     from ohmformer.experiments.learn.train import train
@@ -79,7 +79,7 @@ def run_one(setting: dict[str, Any], steps: int, folder: str | None) -> dict[str
 
 
 def _read(job: Job, folder: Path) -> dict[str, Any] | None:
-    """Read the result of a job; None if there is none."""
+    """Read the result of a job, or return None if there is none."""
     path = folder / f"{job.name}.json"
     if not path.exists():
         return None
@@ -90,7 +90,7 @@ def _read(job: Job, folder: Path) -> dict[str, Any] | None:
 
 
 def _on_processes(jobs: list[Job], folder: Path, workers: int) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Run jobs on processes of this machine."""
+    """Run jobs in processes on this machine."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running = {

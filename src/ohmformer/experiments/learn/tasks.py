@@ -1,12 +1,12 @@
 """The learning tasks: functions of the Laplacian and eigenvectors, with the losses of sections 3.5 and 4.1.
 
-Answers count up to scale, as every layer normalises its state:
+Answers are compared up to scale, as every layer normalises its state:
 
     loss_U = mean over graphs and demands of | phi_i / |phi_i| - U psi_i / |U psi_i| |^2        as the paper writes it
     the same with the whole answer matrix divided by its Frobenius norm                        as in the authors' code
     loss_i = mean over graphs of min over signs of | phi_i -+ v_i |^2                          eigenvector i
 
-Problems have the seeds as their first axis; every seed has graphs of its own, drawn from ``(seed, step)`` only.
+Problems have the seeds as their first axis; every seed has its own graphs, drawn from ``(seed, step)`` only.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "resistive": torch.rsqrt,
     "heat": lambda x: torch.exp(-HEAT_TIME * x),
 }
-"""The functions of the Laplacian, on its nonzero eigenvalues."""
+"""Functions of the Laplacian, evaluated on its nonzero eigenvalues."""
 EIGENVECTORS = "eigenvectors"
 TASKS = (*FUNCTIONS, EIGENVECTORS)
 SCALE_FREE = ("electric", "resistive", EIGENVECTORS)
-"""Tasks whose answer, up to scale, does not change when all resistances are multiplied: there ``|B|_F = 1`` on entry."""
+"""Tasks whose answer, up to scale, is invariant to scaling all resistances; for these ``|B|_F = 1`` on entry."""
 STREAMS = {"train": 0, "test": 1, "start": 2}
 
 
 def generator(seed: int, step: int, stream: str = "train") -> torch.Generator:
-    """Make the random generator of one seed at one step."""
+    """Return the random generator of one seed at one step."""
     state = np.random.SeedSequence([seed, step, STREAMS[stream]]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
 @dataclass(frozen=True)
 class Problems:
-    """Graphs with demands and the right answers, drawn to train or to test on."""
+    """Graphs with demands and exact answers, drawn for training or testing."""
 
     incidence: Float[Tensor, "seeds graphs nodes edges"]
     gram: Float[Tensor, "seeds graphs nodes nodes"]
@@ -52,7 +52,7 @@ class Problems:
     target: Float[Tensor, "seeds graphs nodes demands"]
 
     def split(self, graphs: int) -> list[Problems]:
-        """Split into pieces of at most so many graphs per seed."""
+        """Split into parts of at most ``graphs`` graphs per seed."""
         incidence, gram, target = (x.split(graphs, dim=1) for x in (self.incidence, self.gram, self.target))
         demands = [None] * len(gram) if self.demands is None else self.demands.split(graphs, dim=1)
         return [Problems(*parts) for parts in zip(incidence, gram, demands, target, strict=True)]
@@ -61,7 +61,7 @@ class Problems:
 def draw(
     task: str, distribution: GraphDistribution, generators: list[torch.Generator], graphs: int, dtype: torch.dtype
 ) -> Problems:
-    """Draw graphs with centred Gaussian demands, as many as nodes, and solve them by LAPACK in float64."""
+    """Draw graphs with as many centred Gaussian demands as nodes, and solve them by LAPACK in float64."""
     incidence = torch.stack([distribution.incidence(graphs, g) for g in generators])
     gram = incidence @ incidence.mT
     demands = None
@@ -82,14 +82,14 @@ def draw(
 def demand_loss(
     answer: Float[Tensor, "*seeds graphs nodes demands"], target: Float[Tensor, "*seeds graphs nodes demands"]
 ) -> Float[Tensor, "*seeds"]:
-    """Compute the loss as the paper writes it: every demand's answer divided by its own norm."""
+    """Compute the paper's loss: every demand's answer divided by its own norm."""
     return (_unit(answer, (-2,)) - _unit(target, (-2,))).square().sum(-2).mean(dim=(-2, -1))
 
 
 def frobenius_loss(
     answer: Float[Tensor, "*seeds graphs nodes demands"], target: Float[Tensor, "*seeds graphs nodes demands"]
 ) -> Float[Tensor, "*seeds"]:
-    """Compute the loss as the authors' code does: the answer matrix divided by its Frobenius norm."""
+    """Compute the authors' code's loss: the answer matrix divided by its Frobenius norm."""
     return (_unit(answer, (-2, -1)) - _unit(target, (-2, -1))).square().sum(dim=(-2, -1)).mean(dim=-1)
 
 
@@ -108,10 +108,10 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "1-5": lambda answer, target: eigenvector_losses(answer[..., :5], target[..., :5]).mean(-1),
     "1-10": lambda answer, target: eigenvector_losses(answer[..., :10], target[..., :10]).mean(-1),
 }
-"""Losses to train on, by name: one number per seed."""
+"""Training losses by name; each returns one number per seed."""
 
 
 def _unit(x: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """Divide x by its norm over some dimensions; zeros stay zeros."""
+    """Divide x by its norm over the given dimensions; zeros stay zero."""
     square = x.square().sum(dim=dim, keepdim=True)
     return x * torch.where(square > 0, square, 1.0).rsqrt()

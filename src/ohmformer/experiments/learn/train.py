@@ -1,7 +1,7 @@
 """The training loop: deterministic steps, regular checkpoints, an evaluation on fresh graphs at the end.
 
 A step depends only on the setting, the state, its number and the number of steps: random numbers come from ``(seed, step)``.
-So a run that was killed and resumed ends in the same bits as one that was not.
+So a run that was killed and resumed gives bitwise the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ EVERY = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come, for progress reports."""
+    """The state of a run, for progress reports."""
 
     step: int
     steps: int
     loss: list[float]
-    """The loss of every seed, on the graphs of this step."""
+    """The loss of every seed on the graphs of this step."""
     samples: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: natural log losses on fresh graphs for every seed, and the cost of training."""
+    """A finished run: natural log losses on new random graphs for every seed, and the cost of training."""
 
     setting: Setting
     steps: int
     samples: int
-    """Graphs that one seed was trained on."""
+    """Number of graphs that each seed was trained on."""
     seconds: float
     losses: dict[str, list[Any]]
     """By name, one entry per seed: ``log_demand`` and ``log_frobenius``; for eigenvectors ``log_1-5``, ``log_1-10`` and
-    ``each`` (loss_1 .. loss_n, not logs)."""
+    ``each`` (loss_1 .. loss_n, not logs).
+    """
 
     def mean(self, name: str) -> float:
         """Average a log loss over seeds."""
@@ -94,8 +95,8 @@ def train(
 ) -> Result:
     """Train all seeds of a setting for a number of steps, or as many as fit into ``budget`` seconds, and evaluate them.
 
-    With ``folder``, a checkpoint is written there every few seconds; ``resume=True`` continues from it, if there is one,
-    with the number of steps that it was started with.
+    With ``folder``, a checkpoint is written there every few seconds; ``resume=True`` continues from it if it exists, with
+    the number of steps that it was started with.
     """
     begun = time.perf_counter()
     at = _found(setting, folder) if resume and folder is not None else None
@@ -125,7 +126,7 @@ def train(
 
 
 def initial_state(setting: Setting) -> State:
-    """Make the state before the first step: weights, and what the optimiser keeps."""
+    """Return the state before the first step: initial weights and optimiser state."""
     weights = initial_weights(setting)
     memory = (
         {"damping": torch.full((setting.seeds, TOURNAMENT[0].starts), FIRST_DAMPING, dtype=torch.float64)}
@@ -136,7 +137,7 @@ def initial_state(setting: Setting) -> State:
 
 
 def advance(setting: Setting, state: Mapping[str, Tensor], step: int, steps: int) -> tuple[State, Float[Tensor, " seeds"]]:
-    """Take a step; returns the state after it, and the loss of every seed before it."""
+    """Perform one step; return the state after it and the loss of every seed before it."""
     generators = [generator(seed, step) for seed in setting.all_seeds]
     graphs = setting.samples(step, steps)
     run = _advance_scalars if setting.scalars else _advance_matrices
@@ -147,7 +148,7 @@ def advance(setting: Setting, state: Mapping[str, Tensor], step: int, steps: int
 def _advance_scalars(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
-    """Take a step of the scalars; all starts of a seed see the same graphs, and every stage keeps the best of them."""
+    """Perform one step for scalars; all starts of a seed use the same graphs, and every stage keeps the best starts."""
     incidence = torch.stack([setting.distribution.incidence(graphs, g) for g in generators])
     values = torch.linalg.eigvalsh(incidence @ incidence.mT)[..., 1:]  # the graphs are connected: one null vector
     shape = (graphs, setting.nodes, setting.nodes - 1)
@@ -185,9 +186,9 @@ def _coupled(setting: Setting) -> bool:
 def _advance_matrices(
     setting: Setting, state: Mapping[str, Tensor], step: int, steps: int, generators: list[torch.Generator], graphs: int
 ) -> tuple[State, Tensor]:
-    """Take a step of the matrices, by Muon."""
+    """Perform one step for matrices, by Muon."""
     batch = draw(setting.task, setting.distribution, generators, graphs, setting.dtype)
-    # in the order of their names: sums over weights are rounded, and a checkpoint has an order of its own
+    # sorted by name: rounding of sums over weights depends on the order, and a checkpoint has its own
     weights = {name.removeprefix("weights."): state[name] for name in sorted(state) if name.startswith("weights.")}
     losses, gradients = loss_and_gradients(setting.model, weights, batch, setting.normalization, LOSSES[setting.loss])
     weights, moments = muon.update(weights, gradients, state, step, steps)
@@ -195,7 +196,7 @@ def _advance_matrices(
 
 
 def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS, *, seed: int = 0) -> dict[str, list[Any]]:
-    """Compute losses on fresh graphs, in float64 by the library's own models, for every seed of the run."""
+    """Compute losses on new random graphs in float64 with the library's own models, for every seed of the run."""
     setting = run.setting
     batch = draw(setting.task, setting.distribution, [generator(seed, 0, "test")], graphs, torch.float64)
     losses: dict[str, list[Any]] = {}
@@ -219,7 +220,7 @@ def evaluate(run: Checkpoint, graphs: int = TEST_GRAPHS, *, seed: int = 0) -> di
 
 
 def answers(run: Checkpoint, index: int, batch: Problems) -> Float[Tensor, "graphs nodes demands"]:
-    """Run the trained model of one seed on the first graphs of a batch, by the library's own models."""
+    """Run the trained model of one seed on the first graphs of a batch, with the library's own models."""
     incidence, nodes = batch.incidence[0], run.setting.nodes
     if batch.demands is not None:
         return run_model(trained_model(run, index), incidence, {scalars.DEMAND: batch.demands[0]}).final[scalars.ANSWER]
@@ -228,7 +229,7 @@ def answers(run: Checkpoint, index: int, batch: Problems) -> Float[Tensor, "grap
 
 
 def _found(setting: Setting, folder: Path) -> Checkpoint | None:
-    """Load the checkpoint of a folder, which must be of the same setting; None if there is none."""
+    """Load the checkpoint of a folder, which must have the same setting, or return None if there is none."""
     sweep(folder)
     if not (folder / checkpoint.FILE).exists():
         return None
@@ -239,12 +240,12 @@ def _found(setting: Setting, folder: Path) -> Checkpoint | None:
 
 
 def _steps_within(setting: Setting, state: State, budget: float) -> int:
-    """Estimate how many steps fit into a budget, by timing two trial steps of every stage."""
+    """Estimate how many steps fit into a budget by timing two trial steps of every stage."""
     begun = time.perf_counter()
     mean, since = 0.0, 0.0
     for stage in TOURNAMENT if setting.scalars else (WHOLE,):
         step = math.ceil(since * 20)
-        state, _ = advance(setting, state, step, 20)  # the first step of its kind is slower than all others
+        state, _ = advance(setting, state, step, 20)  # the first step of a stage is slower than the others
         start = time.perf_counter()
         state, _ = advance(setting, state, step, 20)
         mean += (stage.until - since) * (time.perf_counter() - start)

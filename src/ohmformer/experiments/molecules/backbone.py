@@ -13,44 +13,44 @@ from torch.nn.functional import embedding_bag, linear
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges from ``source`` to ``target``, sorted by target, so that sums at nodes run along rows that lie together."""
+    """Edges from ``source`` to ``target``, sorted by target, so that sums at nodes run over consecutive rows."""
 
     source: Int[Tensor, " edges"]
     target: Int[Tensor, " edges"]
     by_source: Int[Tensor, " edges"]
-    """The edges in an order in which those that leave a node lie together."""
+    """A permutation that sorts the edges by source."""
     first_in: Int[Tensor, " nodes"]
     """The index of the first edge to every node."""
     first_out: Int[Tensor, " nodes"]
-    """The place in ``by_source`` of the first edge from every node."""
+    """The position in ``by_source`` of the first edge from every node."""
 
     @classmethod
     def of(cls, edge_index: Int[Tensor, "2 edges"], nodes: int) -> tuple[Edges, Int[Tensor, " edges"]]:
-        """Sort PyG's edges by target; returns them and their order, in which their features are to be taken."""
+        """Sort PyG's edges by target; return them and the permutation to apply to their features."""
         order = edge_index[1].argsort(stable=True)
         source, target = edge_index[:, order]
         into, out = (torch.bincount(x, minlength=nodes) for x in (target, source))
         return cls(source, target, source.argsort(stable=True), into.cumsum(0) - into, out.cumsum(0) - out), order
 
     def sum_at_targets(self, x: Float[Tensor, "edges k"]) -> Float[Tensor, "nodes k"]:
-        """Sum over the edges that point to each node."""
+        """Sum over the edges that end at each node."""
         return embedding_bag(torch.arange(len(x), device=x.device), x, self.first_in, mode="sum")
 
     def sum_at_sources(self, x: Float[Tensor, "edges k"]) -> Float[Tensor, "nodes k"]:
-        """Sum over the edges that leave each node."""
+        """Sum over the edges that start at each node."""
         return embedding_bag(self.by_source, x, self.first_out, mode="sum")
 
 
 @dataclass(frozen=True)
 class EdgeFeatures:
-    """Features e of edges; or, with a table, ``e = few table``, so that a linear map of e is a product of few columns."""
+    """Features e of edges; with a table ``e = few table``, so that a linear map of e is a product with few columns."""
 
     few: Float[Tensor, "edges few"]
     table: Float[Tensor, "few width"] | None = None
 
     @property
     def e(self) -> Float[Tensor, "edges width"]:
-        """The features themselves."""
+        """The features as one matrix."""
         return self.few if self.table is None else self.few @ self.table
 
     def mapped(self, by: nn.Linear) -> Float[Tensor, "edges out"]:
@@ -59,7 +59,7 @@ class EdgeFeatures:
 
 
 class _Messages(torch.autograd.Function):
-    """``sum_u relu(h_u + e_uv)`` at every node v."""
+    """Compute ``sum_u relu(h_u + e_uv)`` at every node v."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, e: Tensor, edges: Edges) -> Tensor:
@@ -82,12 +82,12 @@ def gine_messages(h: Float[Tensor, "nodes width"], e: Float[Tensor, "edges width
 
 
 def mlp(width: int, inner: int) -> nn.Sequential:
-    """Make two linear maps with a ReLU between them."""
+    """Return two linear maps with a ReLU between them."""
     return nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
 
 
 class Backbone(nn.Module):
-    """Base class: features of nodes and edges in, features of nodes out."""
+    """Base class of models that map features of nodes and edges to features of nodes."""
 
     def forward(
         self,
@@ -97,7 +97,7 @@ class Backbone(nn.Module):
         batch: Int[Tensor, " nodes"] | None = None,
         pairs: Float[Tensor, "graphs size size columns"] | None = None,
     ) -> Float[Tensor, "nodes width"]:
-        """Take what PyG's layers take; ``pairs`` are features of pairs of nodes, dense-batched, for attention biases."""
+        """Accept the arguments of PyG's layers; ``pairs`` are dense-batched features of node pairs, for attention biases."""
         edges, order = Edges.of(edge_index, len(x))
         batch = edge_index.new_zeros(len(x)) if batch is None else batch
         return self.run(x, EdgeFeatures(edge_attr.index_select(0, order)), edges, batch, pairs)
@@ -108,6 +108,6 @@ class Backbone(nn.Module):
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Raise a ValueError if heads cannot share the width."""
+    """Raise a ValueError unless the number of heads divides the width."""
     if width % heads:
         raise ValueError(f"expected a width that {heads} heads can share, got {width}")

@@ -15,14 +15,14 @@ from ohmformer.graph.ragged import Spans
 
 @dataclass(frozen=True)
 class MoleculeBatch:
-    """Some molecules side by side; edge e runs from ``source[e]`` to ``target[e]``, and edges are sorted by target."""
+    """A batch of molecules; edge e runs from ``source[e]`` to ``target[e]``, and edges are sorted by target."""
 
     atom: Int[Tensor, " nodes"]
     bond: Int[Tensor, " edges"]
     source: Int[Tensor, " edges"]
     target: Int[Tensor, " edges"]
     back: Int[Tensor, " edges"]
-    """The index of every edge's opposite."""
+    """The index of the reverse of every edge."""
     first_edge: Int[Tensor, " nodes"]
     """The index of the first edge to every node."""
     owner: Int[Tensor, " nodes"]
@@ -30,13 +30,13 @@ class MoleculeBatch:
     sizes: Int[Tensor, " molecules"]
     y: Float[Tensor, " molecules"]
     per_node: dict[str, Tensor] = field(default_factory=dict)
-    """What the encoding has computed beforehand for every node, by name."""
+    """Precomputed inputs of the encoding for every node, by name."""
     per_molecule: dict[str, Tensor] = field(default_factory=dict)
-    """What it has computed beforehand for every molecule, by name."""
+    """Precomputed inputs of the encoding for every molecule, by name."""
 
     @property
     def edges(self) -> Edges:
-        """The edges as backbones read them; those that leave a node are the opposites of those to it."""
+        """The edges in the format of backbones; those that leave a node are the reverses of those that enter it."""
         return Edges(self.source, self.target, self.back, self.first_edge, self.first_edge)
 
     def to(self, device: torch.device) -> MoleculeBatch:
@@ -49,7 +49,7 @@ class MoleculeBatch:
 
 
 class Split:
-    """All molecules to train, validate or test on, with their targets; ``take`` makes batches of them."""
+    """All molecules for training, validation or test, with their targets; ``take`` returns batches of them."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Split:
         source, target = torch.cat([u, v]), torch.cat([v, u])
         order = torch.argsort(target * len(table.atom) + source)
         position = torch.empty_like(order).scatter(0, order, torch.arange(len(order)))
-        # an edge and its opposite are half the list apart before sorting
+        # before sorting, the indices of an edge and its reverse differ by half the list
         back = position[(order + len(u)) % max(1, len(order))]
         self.atom, self.bond = table.atom.long(), table.bond.long().repeat(2)[order]
-        # all indices are kept relative to the molecule, so that a batch only adds its own offsets
+        # all indices are relative to the molecule, so that a batch only adds its own offsets
         self.source, self.target = (x[order] - self.nodes.first[self.edges.owner] for x in (source, target))
         self.back = back - self.edges.first[self.edges.owner]
         degree = torch.bincount(target, minlength=len(self.atom))
@@ -77,7 +77,7 @@ class Split:
         return len(self.y)
 
     def take(self, which: Int[Tensor, " chosen"]) -> MoleculeBatch:
-        """Make a batch of some molecules, in the order given."""
+        """Return a batch of the selected molecules, in the given order."""
         nodes, edges = self.nodes.select(which), self.edges.select(which)
         node_rows, edge_rows = self.nodes.rows(which), self.edges.rows(which)
         first_node, first_edge = nodes.first[edges.owner], edges.first
@@ -93,6 +93,6 @@ class Split:
 
 
 def no_rows(module: nn.Module, columns: int, *inputs: Tensor | None) -> Float[Tensor, "0 columns"]:
-    """Answer an empty batch so that a module's parameters and inputs still have gradients, zero, as DDP expects."""
+    """Return the output for an empty batch, with zero gradients for parameters and inputs, as DDP expects."""
     every = [*module.parameters(), *(x for x in inputs if x is not None)]
     return torch.stack([x.sum() for x in every]).sum() * every[0].new_zeros(0, columns)

@@ -12,12 +12,13 @@ ENCODINGS = (
     "none", "lappe", "signnet", "rwse", "resistance", "resistive-embedding", "heat", "rrwp",
     "lt-index", "lt-random", "lt-features", "lt-diagonal", "lt-pairs", "lt-all-pairs",
 )  # fmt: skip
-"""``lt`` is the linear Transformer: ``diagonal`` is the public encoder by default, ``pairs`` the same read on bonds too,
-``all-pairs`` on all pairs of atoms too; the others are followed by where Phi starts."""
+"""``lt`` is the linear Transformer: ``diagonal`` is the public encoder with its default start, ``pairs`` the same read on
+bonds too, ``all-pairs`` on all pairs of atoms too; the others are named by their start Phi_0.
+"""
 PAIRWISE = ("rrwp", "lt-all-pairs")
-"""Encodings of pairs of atoms, which only the attention of ``gps`` can read."""
+"""Encodings of atom pairs, which only the attention of ``gps`` can use."""
 PRETRAINED = ("lt-index", "lt-random")
-"""Encodings that presets pretrain, on eigenvectors."""
+"""Encodings that presets pretrain on eigenvectors."""
 BACKBONES = ("gt", "gps", "gine")
 READOUTS = ("paper", "mean", "sum")
 SCHEDULES = ("one-cycle", "halving", "steps")
@@ -29,35 +30,35 @@ class RunConfig:
     """The configuration of a run: everything its result depends on."""
 
     data: str = "drugs"
-    """The name of a dataset, or the path of a table of SMILES; of ``csl`` the seed says which fold is tested."""
+    """The name of a dataset, or the path of a table of SMILES; for ``csl`` the seed selects the test fold."""
     target: str | None = None
-    """The column to predict; the penalised logP unless given."""
+    """The column to predict; by default the penalised logP."""
     rings: str = "smallest"
     """The cycle basis whose longest ring enters the penalised logP: ``smallest``, or ``networkx`` as in ZINC's benchmark."""
     train: int | None = None
-    """Number of training molecules; all unless given."""
+    """Number of training molecules; all by default."""
     valid: int | None = None
     """Number of validation molecules."""
     test: int | None = None
     """Number of test molecules."""
     order: str = "canonical"
-    """How atoms are numbered: as in canonical SMILES, or ``shuffled``, as in SMILES written from a random atom."""
+    """The order of atoms: as in canonical SMILES, or ``shuffled``, as in SMILES written from a random atom."""
     relabel: bool = False
-    """Whether training molecules' atoms are numbered anew, at random, every epoch."""
+    """Whether the atoms of training molecules are renumbered at random in every epoch."""
 
     encoding: str = "lt-diagonal"
     columns: int = 6
-    """Numbers per atom of ``lappe``, ``resistive-embedding``, ``lt-index``, ``lt-random`` and ``lt-features``."""
+    """Columns per atom of ``lappe``, ``resistive-embedding``, ``lt-index``, ``lt-random`` and ``lt-features``."""
     walk: int = 16
-    """Longest random walk of ``rwse``, in steps."""
+    """Length of the longest random walk of ``rwse``."""
     channels: int = 16
     """Channels of ``lt-diagonal`` and ``lt-pairs``; the other linear Transformers have 8, as in the paper."""
     groups: int = 3
-    """Sets of weights of a linear Transformer."""
+    """Number of sets of weights of a linear Transformer."""
     loops: int = 3
     """How often each set is applied in a row."""
     pretrain: int = 0
-    """Epochs for which a linear Transformer is pretrained, on eigenvectors (``diagonal``: on diagonals)."""
+    """Epochs of pretraining of a linear Transformer, on eigenvectors (``diagonal``: on diagonals)."""
 
     backbone: str = "gt"
     width: int = 64
@@ -65,7 +66,7 @@ class RunConfig:
     layers: int = 4
     readout: str = "mean"
     dropout: float = 0.0
-    """Share of numbers that ``gine`` and ``gps`` drop in training, after every residual branch."""
+    """Dropout rate of ``gine`` and ``gps``, after every residual branch."""
 
     epochs: int = 40
     batch: int = 50
@@ -73,20 +74,20 @@ class RunConfig:
     encoding_lr: float = 5e-3
     weight_decay: float = 1e-4
     adam: bool = False
-    """Whether the backbone is trained by Adam rather than AdamW."""
+    """Whether the backbone is trained by Adam instead of AdamW."""
     schedule: str = "one-cycle"
     half_life: int = 800
     """Epochs after which the rate is halved, for ``halving`` (smoothly) and ``steps``."""
     clip: float = 1.0
     """Largest norm of the gradient."""
     precision: str = "float32"
-    """Precision of matrix products in the backbone while training: ``float32``, or ``bfloat16`` by torch's autocast."""
+    """Dtype of matrix products in the backbone in training: ``float32``, or ``bfloat16`` by torch's autocast."""
     average: float = 0.0
     """Decay of the exponential moving average of the weights, which is then validated and tested; 0 for none."""
     starts: int = 1
-    """Initialisations to train for one epoch each, of which the best is trained on."""
+    """Number of initialisations to train for one epoch each; training continues with the best."""
     patience: int | None = None
-    """Epochs without a better validation error after which training stops early; never unless given."""
+    """Epochs without a better validation error after which training stops; never by default."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -116,24 +117,24 @@ class RunConfig:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder: readable, and different for different configurations."""
+        """The name of the run's folder: readable, and unique to the configuration."""
         digest = hashlib.sha256(self.json().encode()).hexdigest()[:8]
         return f"{Path(self.data).name.split('.')[0]}-{self.encoding}-{self.backbone}{self.width}-seed{self.seed}-{digest}"
 
     def json(self) -> str:
-        """Write the configuration as JSON, fields in their order."""
+        """Return the configuration as JSON, with fields in their order."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> RunConfig:
-        """Read what :meth:`json` wrote; a ValueError names the fields that are unknown."""
+        """Read the output of :meth:`json`; raise a ValueError that names unknown fields."""
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"expected fields of a run, got {', '.join(sorted(unknown))}")
         return cls(**values)
 
     def differences(self, other: RunConfig) -> str:
-        """Name the fields in which another run differs."""
+        """Return the names of fields in which another run differs."""
         mine, theirs = asdict(self), asdict(other)
         return ", ".join(f"{k} {theirs[k]!r} instead of {v!r}" for k, v in mine.items() if theirs[k] != v)
 
@@ -160,11 +161,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {**_PAPER, "schedule": "steps"},
     "notebook": {**_PAPER, "schedule": "halving", "adam": True, "starts": 3},
 }
-"""What ``--preset`` sets; ``paper`` follows the paper's appendix E, ``notebook`` the authors' code."""
+"""Settings of ``--preset``; ``paper`` follows the paper's appendix E, ``notebook`` the authors' code."""
 
 
 def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
-    """Make a configuration from a preset, with changes; for QM9 the paper's rates are halved after 400 of 1,000 epochs."""
+    """Return a configuration from a preset with changes; QM9's paper rates are halved after 400 of 1,000 epochs."""
     if name not in PRESETS:
         raise ValueError(f"expected a preset among {', '.join(PRESETS)}, got {name!r}")
     values = {**PRESETS[name], "data": data, "encoding": encoding}
@@ -178,7 +179,7 @@ def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
 
 
 def changes(settings: list[str]) -> dict[str, Any]:
-    """Parse ``["epochs=10", "relabel=true"]`` to values of fields, each of the field's type.
+    """Parse ``["epochs=10", "relabel=true"]`` to a dict of field values, each of the field's type.
 
     >>> changes(["epochs=10", "relabel=true", "target=none"])
     {'epochs': 10, 'relabel': True, 'target': None}

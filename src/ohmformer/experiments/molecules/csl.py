@@ -1,8 +1,8 @@
 """CSL (Murphy et al. 2019): 150 circular graphs with skip links, 10 classes that message passing alone cannot tell apart.
 
 A graph has 41 nodes; node i is linked to i + 1 and to i + R, and its class is the skip length R. There are 15 copies of each
-class, nodes numbered at random, in five folds of three copies of every class, as the benchmark has it (Dwivedi et al.): one
-is tested, the next one validated, the other three are trained on.
+class, with nodes numbered at random, in five folds of three copies of every class, as in the benchmark (Dwivedi et al.): one
+is for testing, the next one for validation, the other three for training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NODES, SKIPS, COPIES, FOLDS = 41, (2, 3, 4, 5, 6, 9, 11, 12, 13, 16), 15, 5
 
 
 def csl() -> MoleculeTable:
-    """Make all graphs, copy by copy, so that a fold is a range of rows; nodes and edges have one label."""
+    """Create all graphs, copy by copy, so that a fold is a range of rows; nodes and edges have a single label."""
     draw, node = torch.Generator().manual_seed(0), torch.arange(NODES)
     ends = []
     for skip in SKIPS * COPIES:
@@ -32,7 +32,7 @@ def csl() -> MoleculeTable:
 
 
 def csl_fold(fold: int) -> tuple[MoleculeTable, MoleculeTable, MoleculeTable]:
-    """Return the graphs to train, validate and test on."""
+    """Return the training, validation and test graphs of a fold."""
     table = csl()
     parts = torch.arange(len(table)).chunk(FOLDS)
     turned = [parts[(fold + i) % FOLDS] for i in range(FOLDS)]

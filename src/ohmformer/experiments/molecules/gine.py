@@ -16,7 +16,7 @@ from ohmformer.experiments.molecules.norm import ResidualNorm
 
 
 class GINELayer(nn.Module):
-    """One layer."""
+    """One GINE layer."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class GINELayer(nn.Module):
 
 
 class GINE(Backbone):
-    """GINE layers.
+    """A stack of GINE layers.
 
     >>> x, edge_index, edge_attr = torch.randn(3, 64), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.randn(4, 64)
     >>> GINE(64, layers=2)(x, edge_index, edge_attr, batch=torch.tensor([0, 0, 0])).shape

@@ -26,12 +26,12 @@ class Dense:
     """Nodes of graphs padded to the size of the largest."""
 
     place: Int[Tensor, " nodes"]
-    """The place of every node among ``graphs * size``."""
+    """The position of every node among ``graphs * size``."""
     real: Bool[Tensor, "graphs size"]
 
     @classmethod
     def of(cls, batch: Int[Tensor, " nodes"], pairs: Tensor | None) -> Dense:
-        """Arrange the nodes of graphs; ``pairs`` tell, without asking the device, how many graphs and nodes there are."""
+        """Arrange the nodes of graphs; the shape of ``pairs`` gives the sizes without a device transfer."""
         if pairs is None:
             counts = torch.bincount(batch)
             graphs, size = len(counts), int(counts.max()) if len(counts) else 0
@@ -43,13 +43,13 @@ class Dense:
         return cls(batch * size + within, torch.arange(size, device=batch.device) < counts[:, None])
 
     def spread(self, x: Float[Tensor, "nodes columns"]) -> Float[Tensor, "graphs size columns"]:
-        """Lay the rows of nodes out, zeros on padding."""
+        """Arrange the rows of nodes densely, with zeros on padding."""
         graphs, size = self.real.shape
         return x.new_zeros(graphs * size, x.shape[1]).index_copy(0, self.place, x).view(graphs, size, x.shape[1])
 
 
 class GPSLayer(nn.Module):
-    """One layer."""
+    """One GPS layer."""
 
     def __init__(self, width: int, heads: int, dropout: float, pairs: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class GPSLayer(nn.Module):
         return self.ff_norm(h, self.dropout(self.ff(h)))
 
     def attend(self, h: Tensor, dense: Dense, pairs: Tensor | None) -> Float[Tensor, "nodes width"]:
-        """Mix the values of all nodes of each graph."""
+        """Apply attention among all nodes of each graph."""
         width = h.shape[1]
         qkv = dense.spread(self.qkv(h)).unflatten(2, (3, self.heads, width // self.heads))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -86,7 +86,7 @@ class GPSLayer(nn.Module):
 
 
 class GPS(Backbone):
-    """GPS layers; with ``pairs`` columns of features on pairs of nodes, these bias attention.
+    """A stack of GPS layers; ``pairs`` is the number of feature columns of node pairs, which bias attention.
 
     >>> x, edge_index, edge_attr = torch.randn(3, 64), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.randn(4, 64)
     >>> GPS(64, layers=2, pairs=5)(x, edge_index, edge_attr, pairs=torch.randn(1, 3, 3, 5)).shape

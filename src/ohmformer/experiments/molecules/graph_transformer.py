@@ -7,10 +7,9 @@ One layer, with h on atoms and e on bonds in both directions, all maps affine, p
     h_v <- norm(h_v + O sum_u a V h_u)             then norm(h + MLP(h))
     e   <- norm(e + P w)                           then norm(e + MLP(e))
 
-What makes it fast: queries, keys and values are one product; the gradients of attention and batch norm are written by hand
-and read every array as few times as possible; sums over edges run along edges sorted by target; bonds enter the first
-layer as a few numbers each, so that its E e is a small product; the last layer's e is not
-computed, because nothing reads it.
+For speed, queries, keys and values are one product; the gradients of attention and batch norm are written by hand and read
+every array as few times as possible; sums over edges run over edges sorted by target; bonds enter the first layer as a few
+numbers each, so that its E e is a small product; the last layer's e is not computed, because nothing reads it.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class GraphTransformer(Backbone):
 
     Args:
         width: columns of h and e.
-        heads: attention heads, which share the width.
+        heads: attention heads, which divide the width.
         layers: number of layers.
 
     >>> x, edge_index, edge_attr = torch.randn(3, 64), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.randn(4, 64)
@@ -141,9 +140,9 @@ class GraphTransformer(Backbone):
 def paper_parameters(dataset: str = "zinc") -> Mapping[str, int]:
     """Count the parameters of the paper's model with LapPE part by part: 800,771 for ZINC and 799,747 for QM9.
 
-    Every layer has twelve affine maps of width 128 and four batch norms. Two maps are never used; the last layer's new e
-    (three maps, two batch norms) is never read. Neither is part of :class:`GraphTransformer`. Without LapPE there are 896
-    (ZINC) and 512 (QM9) fewer; the paper prints 891 and 512.
+    Every layer has twelve affine maps of width 128 and four batch norms. Two maps are never used, and
+    the last layer's new e (three maps, two batch norms) is never read; :class:`GraphTransformer` has none of these. Without
+    LapPE there are 896 (ZINC) and 512 (QM9) fewer; the paper prints 891 and 512.
 
     >>> [sum(paper_parameters(name).values()) for name in ("zinc", "qm9")]
     [800771, 799747]

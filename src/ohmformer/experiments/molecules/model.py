@@ -16,11 +16,11 @@ from ohmformer.experiments.molecules.gps import GPS
 from ohmformer.experiments.molecules.graph_transformer import GraphTransformer
 
 TYPICAL_SIZE = 20.0
-"""A sum over atoms is divided by this, so that it starts at the scale of a mean."""
+"""Divisor of a sum over atoms, which gives it the initial scale of a mean."""
 
 
 class Embedding(nn.Module):
-    """Labels and encodings of atoms and bonds as h and e; labels beyond ``atoms``, unseen in training, embed as zero."""
+    """Embed labels and encodings of atoms and bonds as h and e; labels beyond ``atoms``, unseen in training, give zero."""
 
     def __init__(self, atoms: int, width: int, node_encoding: int = 0, edge_encoding: int = 0, bonds: int = 4) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Embedding(nn.Module):
 
 
 class ReadOut(nn.Module):
-    """Pools h over atoms to one number per molecule, or ``outputs`` of them.
+    """Pool h over atoms to one number per molecule, or to ``outputs`` of them.
 
     ``paper``: the mean over atoms, then width -> 1 -> 1; ``mean`` and ``sum``: width -> width -> 1.
     """
@@ -54,7 +54,7 @@ class ReadOut(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, outputs)
 
     def forward(self, h: Float[Tensor, "nodes width"], batch: MoleculeBatch) -> Float[Tensor, "molecules ..."]:
-        """Pool h over the atoms of each molecule and map it to a number, or to several."""
+        """Pool h over the atoms of each molecule and map it to one or several numbers."""
         pooled = h.new_zeros(len(batch.sizes), h.shape[1]).index_add(0, batch.owner, h)
         pooled = pooled / (TYPICAL_SIZE if self.kind == "sum" else batch.sizes[:, None])
         found = self.down(self.up(pooled).relu())
@@ -62,12 +62,12 @@ class ReadOut(nn.Module):
 
 
 class MoleculeModel(nn.Module):
-    """Predicts a number, or ``outputs`` of them, for every molecule."""
+    """Predict one number, or ``outputs`` of them, per molecule."""
 
     def __init__(self, config: RunConfig, atoms: int, most_nodes: int, outputs: int = 1) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)  # the initial weights of torch's layers come from the global generator
+            torch.manual_seed(config.seed)  # torch draws the initial weights of its layers from the global generator
             self.encoding: Encoding = build(config, atoms, most_nodes)
             encoded = self.encoding.node_columns, self.encoding.edge_columns
             self.embedding = Embedding(atoms, config.width, *encoded)
@@ -84,7 +84,7 @@ class MoleculeModel(nn.Module):
         return GPS(**shape, dropout=config.dropout, pairs=self.encoding.pair_columns)
 
     def forward(self, batch: MoleculeBatch, draw: torch.Generator) -> Float[Tensor, "molecules ..."]:
-        """Predict for every molecule; ``draw`` is for encodings that are random."""
+        """Return the prediction for every molecule; ``draw`` is for random encodings."""
         node, edge, pairs = self.encoding(batch, draw)
         h, e = self.embedding(batch.atom, batch.bond, node, edge)
         with torch.autocast(batch.atom.device.type, torch.bfloat16, enabled=self.autocast and self.training):
@@ -92,6 +92,6 @@ class MoleculeModel(nn.Module):
         return self.readout(h, batch)
 
     def parameter_counts(self) -> dict[str, int]:
-        """Count all parameters, and those of the encoding."""
+        """Count the parameters of the model and of the encoding."""
         every = sum(p.numel() for p in self.parameters())
         return {"parameters": every, "encoding_parameters": sum(p.numel() for p in self.encoding.parameters())}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class _ResidualNorm(torch.autograd.Function):
-    """Batch norm of ``x + y`` by mean and variance over all processes' rows; returns both, and the number of rows, too."""
+    """Batch norm of ``x + y`` with statistics over the rows of all processes; also returns mean, variance and row count."""
 
     @staticmethod
     def forward(
@@ -44,7 +44,7 @@ class _ResidualNorm(torch.autograd.Function):
 
 
 def _sum_over_processes(x: Tensor) -> Tensor:
-    """Sum x over all processes, in place; a single process keeps its own."""
+    """Sum x over all processes in place; with a single process return it unchanged."""
     if _several():
         dist.all_reduce(x)
     return x
@@ -55,13 +55,13 @@ def _several() -> bool:
 
 
 def _count(rows: int, device: torch.device) -> float:
-    """Count the rows of all processes; at least 1, as it is divided by."""
+    """Return the number of rows of all processes, at least 1 because it is a divisor."""
     every = float(_sum_over_processes(torch.tensor(float(rows), device=device))) if _several() else float(rows)
     return max(1.0, every)
 
 
 class ResidualNorm(nn.BatchNorm1d):
-    """``batch_norm(x + y)``; all else is as in ``nn.BatchNorm1d``, or ``nn.SyncBatchNorm`` with several processes."""
+    """Compute ``batch_norm(x + y)``; otherwise as ``nn.BatchNorm1d``, or ``nn.SyncBatchNorm`` with several processes."""
 
     def forward(self, x: Float[Tensor, "rows width"], y: Tensor) -> Float[Tensor, "rows width"]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Normalise the sum; y may be anything that can be added to x if it needs no gradient."""
@@ -78,7 +78,7 @@ class ResidualNorm(nn.BatchNorm1d):
     def _update_running_statistics(
         self, mean: Float[Tensor, " width"], variance: Float[Tensor, " width"], rows: float
     ) -> None:
-        """Move the running mean and variance towards those of a batch; a single row has no variance and changes nothing."""
+        """Move the running mean and variance towards those of a batch; a single row changes nothing."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None

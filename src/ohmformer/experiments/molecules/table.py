@@ -28,18 +28,18 @@ from ohmformer.graph.ragged import Spans
 
 FORMAT = "ohmformer molecules 1"
 CHUNK = 200
-"""Molecules that a process reads at a time."""
+"""Number of molecules per task of a process."""
 LOGP, ACCESSIBILITY, RING, NETWORKX_RING = range(4)
 """Columns of :attr:`MoleculeTable.parts`."""
 
 Progress = Callable[[int], None]
 Bad = list[tuple[int, str]]
-"""Rows of the input that are not molecules, and why."""
+"""Rows of the input that are not molecules, with the reason."""
 
 
 @dataclass(frozen=True)
 class MoleculeTable:
-    """Molecules of a file side by side, each bond once; :attr:`nodes` and :attr:`bonds` say whose each row is."""
+    """Molecules of a file, each bond once; :attr:`nodes` and :attr:`bonds` give the rows of each molecule."""
 
     atom: Int[Tensor, " nodes"]
     """The label of every atom, as an index into ``labels``."""
@@ -50,7 +50,7 @@ class MoleculeTable:
     node_start: Int[Tensor, " molecules_and_end"]
     bond_start: Int[Tensor, " molecules_and_end"]
     parts: Float[Tensor, "molecules parts"]
-    """What the target is computed from: logP, accessibility, longest ring, networkx's longest ring; or one column."""
+    """The values that determine the target: logP, accessibility, longest ring, networkx's longest ring; or one column."""
     row: Int[Tensor, " molecules"]
     """The row of every molecule in its file."""
     labels: tuple[str, ...]
@@ -61,21 +61,21 @@ class MoleculeTable:
 
     @cached_property
     def nodes(self) -> Spans:
-        """Which atoms belong to which molecule."""
+        """The atoms of each molecule."""
         return Spans(self.node_start)
 
     @cached_property
     def bonds(self) -> Spans:
-        """Which bonds belong to which molecule."""
+        """The bonds of each molecule."""
         return Spans(self.bond_start)
 
     @property
     def sizes(self) -> Int[Tensor, " molecules"]:
-        """Atoms of every molecule."""
+        """The number of atoms of every molecule."""
         return self.nodes.counts
 
     def rows(self, which: Int[Tensor, " chosen"]) -> MoleculeTable:
-        """Select some molecules, in the order given."""
+        """Return the selected molecules, in the given order."""
         nodes, bonds = self.nodes.rows(which), self.bonds.rows(which)
         return replace(
             self, atom=self.atom[nodes], ends=self.ends[:, bonds], bond=self.bond[bonds],
@@ -84,7 +84,7 @@ class MoleculeTable:
         )  # fmt: skip
 
     def relabelled(self, labels: Sequence[str]) -> tuple[MoleculeTable, list[str]]:
-        """Index the atoms' labels into another list; labels missing there, which are returned, get ``len(labels)``."""
+        """Re-index atom labels to another list; missing labels are returned, and their atoms get ``len(labels)``."""
         place = {label: i for i, label in enumerate(labels)}
         used = set(self.atom.unique().tolist())
         new = torch.tensor([place.get(label, len(labels)) for label in self.labels], dtype=self.atom.dtype)
@@ -92,13 +92,13 @@ class MoleculeTable:
         return replace(self, atom=new[self.atom.long()], labels=tuple(labels)), missing
 
     def renumbered(self, permutation: Int[Tensor, " nodes"]) -> MoleculeTable:
-        """Renumber the atoms of every molecule: its atom i becomes its atom ``permutation[i]``."""
+        """Renumber the atoms of every molecule: atom i becomes atom ``permutation[i]``."""
         first = self.nodes.first
         atom = torch.empty_like(self.atom).scatter(0, first[self.nodes.owner] + permutation, self.atom)
         return replace(self, atom=atom, ends=permutation.to(self.ends.dtype)[self.ends.long() + first[self.bonds.owner]])
 
     def save(self, path: Path) -> Path:
-        """Write a safetensors file, whole or not at all."""
+        """Write a safetensors file atomically."""
         from safetensors.torch import save
 
         tensors = {f.name: getattr(self, f.name).contiguous() for f in fields(self) if f.name != "labels"}
@@ -108,7 +108,7 @@ class MoleculeTable:
 
     @classmethod
     def load(cls, path: Path) -> MoleculeTable:
-        """Read a file that :meth:`save` wrote, mapped into memory."""
+        """Read a file written by :meth:`save`, mapped into memory."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -123,7 +123,7 @@ class MoleculeTable:
 
     @classmethod
     def of(cls, found: Described) -> MoleculeTable:
-        """Convert molecules that :func:`~ohmformer.experiments.molecules.features.describe_all` read."""
+        """Convert molecules read by :func:`~ohmformer.experiments.molecules.features.describe_all`."""
         arrays = {
             name: torch.from_numpy(getattr(found, name)) for name in ("atom", "node_start", "bond_start", "parts", "row")
         }
@@ -132,7 +132,7 @@ class MoleculeTable:
 
     @classmethod
     def join(cls, tables: Sequence[MoleculeTable]) -> MoleculeTable:
-        """Join several tables into one, over the union of their labels."""
+        """Concatenate several tables, over the union of their labels."""
         labels = sorted({label for table in tables for label in table.labels})
         tables = [table.relabelled(labels)[0] for table in tables]
 
@@ -155,7 +155,7 @@ def from_smiles(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> tuple[MoleculeTable, Bad]:
-    """Read the molecules of many SMILES; returns them and the rows that could not be read.
+    """Read many SMILES; return the molecules and the rows that could not be read.
 
     ``targets`` replace the parts of the penalised logP; ``as_written`` keeps stereo marks and the order of atoms.
     """
@@ -186,7 +186,7 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 def _results(
     chunks: Iterator[tuple[int, list[str]]], workers: int, read: Callable[[int, list[str]], Described]
 ) -> Iterator[Described]:
-    """Read the chunks by several processes, in order, few at a time; this process works too while the others start."""
+    """Read the chunks in several processes, in order, few at a time; this process works too while the others start."""
     if workers <= 1:
         yield from itertools.starmap(read, chunks)
         return

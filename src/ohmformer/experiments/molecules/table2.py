@@ -1,7 +1,7 @@
 """Table 2 of the paper, and the field's benchmarks: grids of runs, and their results as a table and a picture.
 
-Rows are encodings; a cell is the mean over seeds with its spread. Runs are saved in folders named by their configurations,
-so that a grid can be resumed, and a larger one reuses the runs of a smaller one.
+Rows are encodings; a cell is the mean over seeds with its standard deviation. Runs are saved in folders named by their
+configurations, so that a grid can be resumed, and a larger one reuses the runs of a smaller one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Published on ZINC-12k, other backbones, mostly 2,000 epochs and about 500,000 pa
 | GRIT, RRWP | 0.059 ± 0.002 | the same |
 """
 SIZES = {"zinc": {"train": 20000, "valid": 2000}, "qm9": {"train": 20000, "valid": 2000}}
-"""Molecules to train and to validate on, where the grid does not say otherwise."""
+"""Default numbers of training and validation molecules of a grid."""
 GRID = ("none", "lappe", "lt-index", "lt-random", "rwse", "lt-diagonal", "lt-pairs")
 
 
@@ -63,7 +63,7 @@ BENCHMARKS = {
     "table2-qm9": Benchmark("qm9", "standard", TABLE2),
     "csl": Benchmark("csl", "csl", ("none", "lappe", "rwse", "lt-diagonal", "lt-pairs"), FOLDS),
 }
-"""Tables by name, as ``ohmformer reproduce`` takes them; Table 2 as printed, on our splits, and those of the field."""
+"""Tables by name, as accepted by ``ohmformer reproduce``: Table 2 as printed, on our splits, and those of the field."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Run:
 
 
 def grid(data: str, encodings: Sequence[str], seeds: int, preset_name: str, **changes: Any) -> list[RunConfig]:
-    """List the runs of a table, seed by seed; ``pretrain`` is dropped for encodings that are not pretrained.
+    """Return the runs of a table, seed by seed; ``pretrain`` is dropped for encodings that are not pretrained.
 
-    Changes that are for one encoding only follow its name: ``"lt-index pretrain=40"``.
+    Changes for one encoding only follow its name: ``"lt-index pretrain=40"``.
     """
     return [
         preset(preset_name, data, name, **{**SIZES.get(data, {}), **_applying(name, changes), **settings(own)}, seed=seed)
@@ -103,12 +103,12 @@ def finished(folder: Path) -> list[Run]:
 
 
 def _key(config: RunConfig) -> tuple:
-    """Identify runs that differ in nothing but the seed."""
+    """Return the key of runs that differ only in the seed."""
     return tuple(v for k, v in json.loads(config.json()).items() if k != "seed")
 
 
 def markdown(runs: Iterable[Run]) -> str:
-    """Write the table as Markdown: one row per configuration, smallest error last; accuracies for classes."""
+    """Format the table as Markdown: one row per configuration, smallest error last; accuracies for classes."""
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
         groups.setdefault(_key(run.config), []).append(run)
@@ -157,7 +157,7 @@ def _spread(group: list[Run], key: str) -> str:
 
 
 def plot(runs: Sequence[Run], path: Path) -> Path:
-    """Draw validation errors against epochs, a line per run, a colour per encoding."""
+    """Plot validation errors against epochs, with one line per run and one colour per encoding."""
     figure = require("matplotlib.figure", "train").Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     names = list(dict.fromkeys(_title(run.config) for run in runs))
@@ -179,7 +179,7 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
 
 
 def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[Path, Path]:
-    """Write ``NAME.md`` and ``NAME.svg`` into a folder; ``note`` says where the numbers come from."""
+    """Write ``NAME.md`` and ``NAME.svg`` into a folder; ``note`` states the origin of the numbers."""
     if not runs:
         raise ValueError(f"expected finished runs for {name}, there are none")
     picture = plot(runs, folder / f"{name}.svg")

@@ -1,8 +1,8 @@
 """Training with Lightning: one run in one folder, resumed exactly where it stopped, tested once at the end.
 
 Everything random in an epoch is drawn from (seed, epoch), and everything random in a step from (seed, step, process). So a
-run that is killed and resumed gives the same numbers, and one that is spread over processes does too, up to rounding, unless
-its encoding is random: then the processes draw different numbers than one would. The folder holds ``config.json``,
+run that is killed and resumed gives the same numbers. So does a run on several processes, up to rounding, unless its
+encoding is random: then the processes draw other numbers than a single one. The folder contains ``config.json``,
 ``history.csv``, ``best.ckpt``, ``last.ckpt``, TensorBoard's files, and at the end ``result.json``.
 """
 
@@ -44,16 +44,16 @@ except ImportError:
 ADVICE = (
     ".*(num_workers|in eval mode at the start|lr_scheduler.step|treespec|Checkpoint directory|number of training batches).*"
 )
-"""Warnings of Lightning about things that are intended here."""
+"""Lightning's warnings about behaviour that is intended here."""
 EVALUATED = 500
-"""Molecules in a batch of validation or test."""
+"""Molecules per batch in validation and test."""
 
 MEASURED = 2000
-"""Training molecules on which batch norms' statistics are measured before an evaluation."""
+"""Number of training molecules used to measure batch norm statistics before an evaluation."""
 
 
 def draw_of(seed: int, what: int, number: int) -> torch.Generator:
-    """Make the random generator of a step or an epoch; ``what`` is one of EPOCH, STEP, RELABEL, EVALUATION."""
+    """Return the random generator of a step or an epoch; ``what`` is one of EPOCH, STEP, RELABEL, EVALUATION."""
     return torch.Generator().manual_seed((seed * 4 + what) * 1_000_000_007 + number)
 
 
@@ -72,7 +72,7 @@ def rate(config: RunConfig, step: int, steps: int) -> float:
 
 
 class _Batches(Dataset):
-    """The batches of an epoch, of which each process takes its share; a share may be empty."""
+    """The batches of an epoch; each process takes its share of a batch, which may be empty."""
 
     def __init__(self, split: Split, order: Tensor, size: int, rank: int = 0, world: int = 1) -> None:
         self.split, self.rank, self.world = split, rank, world
@@ -88,7 +88,7 @@ class _Batches(Dataset):
 
 
 class Training(L.LightningModule):
-    """Training of a model on the target of a run: one number per molecule, or a class."""
+    """Train a model on the target of a run: one number per molecule, or a class."""
 
     def __init__(self, config: RunConfig, data: RunData) -> None:
         super().__init__()
@@ -97,19 +97,19 @@ class Training(L.LightningModule):
         self.averaged = _averaged(self.model, config.average) if config.average else None
         self.history: list[dict[str, int | float]] = []
         self._train, self._valid = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
-        """Sum of errors and number of molecules in this epoch, of this process."""
+        """Sum of errors and number of molecules in this epoch and process."""
         self._began = 0.0
 
     @property
     def judged(self) -> MoleculeModel:
-        """The model that is validated and tested: the one with averaged weights, if there is one."""
+        """The model that is validated and tested: the one with averaged weights, if it exists."""
         if self.averaged is None:
             return self.model
         assert isinstance(self.averaged.module, MoleculeModel)
         return self.averaged.module
 
     def configure_optimizers(self) -> Any:
-        """Set up AdamW with two learning rates, one for the encoding."""
+        """Return AdamW with two learning rates, one of them for the encoding."""
         config = self.config
         model, encoding = self.model, list(self.model.encoding.parameters())
         rest = [p for module in (model.embedding, model.backbone, model.readout) for p in module.parameters()]
@@ -124,7 +124,7 @@ class Training(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def train_dataloader(self) -> DataLoader:
-        """Make the batches of an epoch, shuffled by (seed, epoch)."""
+        """Return the batches of an epoch, shuffled by (seed, epoch)."""
         data, seed, epoch = self.data, self.config.seed, self.current_epoch
         split = data.train
         if self.config.relabel:
@@ -133,7 +133,7 @@ class Training(L.LightningModule):
         return self._loader(split, order, self.config.batch)
 
     def val_dataloader(self) -> DataLoader:
-        """Make batches of the validation molecules, in order."""
+        """Return batches of the validation molecules, in order."""
         return self._loader(self.data.valid, torch.arange(len(self.data.valid)), EVALUATED)
 
     def _loader(self, split: Split, order: Tensor, size: int) -> DataLoader:
@@ -164,7 +164,7 @@ class Training(L.LightningModule):
         self._train, self._began = torch.zeros(2, dtype=torch.float64), time.perf_counter()
 
     def on_validation_start(self) -> None:
-        """Measure the batch norms' statistics anew, because their running means lag behind a learned encoding."""
+        """Re-measure the batch norm statistics, because running means lag behind a learned encoding."""
         self._valid = torch.zeros(2)
         if not self.trainer.sanity_checking:
             measure_norms(self.judged, self.data.train, self.config.seed, self.global_rank, self.trainer.world_size)
@@ -203,7 +203,7 @@ class Training(L.LightningModule):
 
 
 def _averaged(model: MoleculeModel, decay: float) -> AveragedModel:
-    """Average weights by ``mean <- b mean + (1 - b) weights``; b is below ``decay`` at first, to forget the initial ones."""
+    """Average weights by ``mean <- b mean + (1 - b) weights``; b starts below ``decay``, to forget the initial weights."""
 
     def update(means: Any, weights: Any, steps: Tensor | int) -> None:
         get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(means, weights, steps)
@@ -217,7 +217,7 @@ def _same(x: Any) -> Any:
 
 @torch.no_grad()
 def measure_norms(model: MoleculeModel, split: Split, seed: int, rank: int = 0, world: int = 1) -> None:
-    """Set the statistics of all batch norms to their means over some batches of training molecules, shared by processes."""
+    """Set all batch norm statistics to their means over batches of training molecules, divided among processes."""
     training = model.training
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | RunningNorm)]
     momenta = [norm.momentum for norm in norms]
@@ -234,7 +234,7 @@ def measure_norms(model: MoleculeModel, split: Split, seed: int, rank: int = 0, 
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Writes checkpoints under a temporary name first, so that a full disk leaves the earlier ones intact."""
+    """Writes checkpoints through a temporary file, so that a full disk leaves the earlier ones intact."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write the checkpoint, then rename it."""
@@ -267,9 +267,9 @@ def train(
     accelerator: str = "auto",
     progress: Callable[[dict[str, int | float], int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train, or resume training, and test the best weights; returns the content of ``result.json``.
+    """Train, or resume training, and test the best weights; return the content of ``result.json``.
 
-    A folder with a result is not trained again; a folder of another configuration is an error.
+    A folder with a result is not trained again; a folder of another configuration raises an error.
     """
     require("tensorboard", "train")
     result = folder / "result.json"
@@ -301,7 +301,7 @@ def train(
 
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
-    """Raise a ValueError that names the differences if a folder belongs to another run."""
+    """Raise a ValueError that names the differences if the folder belongs to another run."""
     path = folder / "config.json"
     if path.is_file():
         other = RunConfig.of(json.loads(path.read_text()))
@@ -310,7 +310,7 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
 
 
 def _of_checkpoint(path: Path, data: RunData) -> Training:
-    """Build the model of a checkpoint; a ValueError if it holds other weights, as one of another version may."""
+    """Build the model of a checkpoint; raise a ValueError for mismatching weights, as of another version."""
     checkpoint = torch.load(path, weights_only=True, map_location="cpu")
     module = Training(RunConfig.of(json.loads(checkpoint["config"])), data)
     kept = checkpoint["state_dict"]
@@ -325,7 +325,7 @@ def _of_checkpoint(path: Path, data: RunData) -> Training:
 def _trainer(
     config: RunConfig, folder: Path, epochs: int, devices: int, accelerator: str, progress: Any, *, saved: bool = True
 ) -> L.Trainer:
-    """Set up Lightning; ``saved=False`` for trials that leave nothing behind."""
+    """Return Lightning's trainer; ``saved=False`` for trials that write no files."""
     callbacks: list[Callback] = [_History(folder / "history.csv", progress)] if saved else []
     if saved:
         best = ModelCheckpoint(folder, "best", monitor="valid", save_last=True, enable_version_counter=False)
@@ -342,7 +342,7 @@ def _trainer(
 
 
 def _best_start(config: RunConfig, data: RunData, folder: Path) -> RunConfig:
-    """Train several initialisations for one epoch each; returns the configuration with the seed of the best."""
+    """Train several initialisations for one epoch each; return the configuration with the best seed."""
     errors = []
     for i in range(config.starts):
         one = replace(config, seed=config.seed + 1000 * i)
@@ -356,7 +356,7 @@ def _best_start(config: RunConfig, data: RunData, folder: Path) -> RunConfig:
 
 
 def _result(config: RunConfig, module: Training, folder: Path, trainer: L.Trainer) -> dict[str, Any]:
-    """Test the best weights; the test molecules are read here only: as they are, renumbered, and by networkx's rings."""
+    """Test the best weights on the test molecules, read only here: as they are, renumbered, and with networkx's rings."""
     module.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"])
     model, data, history = module.judged.cpu().eval(), module.data, module.history
     table = data.table("test")
