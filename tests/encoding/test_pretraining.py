@@ -5,10 +5,15 @@ from itertools import islice
 import pytest
 import torch
 
-from ohmformer.encoding import (
-    LinearTransformerPE,
+from ohmformer.encoding import LinearTransformerPE
+from ohmformer.encoding.pretrain import (
+    GraphTable,
+    Settings,
+    evaluate,
+    pretrain,
+    start_as_subspace_iteration,
+    subspace_iteration,
 )
-from ohmformer.encoding.pretrain import POWER, GraphTable, Settings, evaluate, power_mean, pretrain, subspace_iteration
 from ohmformer.experiments.molecules import bonds, read_smiles
 from tests.apps.running import run
 from tests.encoding.molecules import ZINC, molecules
@@ -20,32 +25,46 @@ def as_pairs(count):
     return [(d.num_nodes, [(u, v) for u, v in d.edge_index.t().tolist() if u < v]) for d in molecules(count)]
 
 
+SHIPPED = {"zinc": 9, "zinc-27": 27}
+
+
+@pytest.mark.parametrize(("name", "layers"), SHIPPED.items())
+def test_shipped_models_load_by_name(name, layers):
+    model = LinearTransformerPE.from_pretrained(name)
+    assert model.groups * model.loops == layers
+
+
 def test_the_shipped_model_is_better_than_subspace_iteration_of_the_same_depth():
+    """On molecules of another kind; ``zinc-27`` is worse there (results/pretraining.md)."""
     table = GraphTable.of([g for g in as_pairs(689) if g[0] >= 16], "eigenvectors", 6)
-    model = LinearTransformerPE.from_pretrained("zinc")
     plain = evaluate(lambda e, **k: subspace_iteration(e, layers=9, k=6, columns=8, **k), table)
-    assert model.groups * model.loops == 9
-    assert float(evaluate(model, table).mean()) < float(plain.mean())
+    assert float(evaluate(LinearTransformerPE.from_pretrained("zinc"), table).mean()) < float(plain.mean())
 
 
 @pytest.mark.skipif(not ZINC_TEST.exists(), reason="set OHMFORMER_DATA to a folder with zinc_test.smi.gz")
-def test_on_zinc_it_is_better_on_every_eigenvector():
-    """On molecules that it was not trained on."""
+@pytest.mark.parametrize(("name", "layers"), SHIPPED.items())
+def test_on_zinc_they_are_better_in_the_mean(name, layers):
+    """On molecules that they were not trained on."""
     table = GraphTable.of([bonds(s) for s in islice(read_smiles(ZINC_TEST), 500)], "eigenvectors", 6)
-    plain = evaluate(lambda e, **k: subspace_iteration(e, layers=9, k=6, columns=8, **k), table)
-    assert bool((evaluate(LinearTransformerPE.from_pretrained("zinc"), table) < plain).all())
+    plain = evaluate(lambda e, **k: subspace_iteration(e, layers=layers, k=6, columns=8, **k), table)
+    assert float(evaluate(LinearTransformerPE.from_pretrained(name), table).mean()) < float(plain.mean())
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
-def test_small_losses_go_on_being_learned(size):
-    """In float32 their 32nd powers are zero, and so would be the gradient."""
-    losses = (size * torch.tensor([1.0, 0.9, 0.5])).requires_grad_()
-    mean = power_mean(losses)
-    truth = (losses.detach().double() ** POWER).mean() ** (1 / POWER)
-    assert mean.item() == pytest.approx(truth.item(), rel=1e-5)
-    (slope,) = torch.autograd.grad(mean, losses)
-    expected = (losses.detach().double() / truth) ** (POWER - 1) / 3
-    torch.testing.assert_close(slope.double(), expected, rtol=1e-4, atol=1e-12)
+def test_training_starts_at_the_layers_of_subspace_iteration():
+    model = LinearTransformerPE(6, norm=None, phi0="random", groups=9, loops=1)
+    start_as_subspace_iteration(model)
+    for layer in model._layers():
+        assert layer.skip.item() == pytest.approx(2, abs=0.1)
+        assert (layer.value * layer.gram).tolist() == pytest.approx([-1.0] * 8, abs=0.2)
+
+
+def test_last_layers_are_those_of_another_model():
+    short, long = (LinearTransformerPE(6, norm=None, phi0="random", groups=n, loops=1, seed=n) for n in (2, 5))
+    start_as_subspace_iteration(long, short)
+    assert torch.equal(long.value[3:], short.value)
+    assert torch.equal(long.readout, short.readout)
+    with pytest.raises(ValueError, match=r"expected last layers with dim=6, hidden=8, loops=1 and at most 2 groups, got"):
+        start_as_subspace_iteration(short, long)
 
 
 @pytest.mark.parametrize("targets", ["eigenvectors", "multi"])
@@ -90,3 +109,7 @@ def test_pretrain_writes_a_model_that_loads(tmp_path):
     result = run("pretrain", source, "--out", out, *options)
     assert result.exit_code == 0, result.output
     assert LinearTransformerPE.from_pretrained(out).groups == 2
+    again = ("pretrain", source, "--out", tmp_path / "longer", *options, "--groups", 3, "--last", out)
+    assert run(*again).exit_code == 0
+    assert LinearTransformerPE.from_pretrained(tmp_path / "longer").groups == 3
+    assert "expected --last with eigenvectors and random starts" in run(*again, "--targets", "multi").output

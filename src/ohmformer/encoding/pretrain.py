@@ -1,8 +1,7 @@
 """Pretrain the encoding on eigenvectors up to sign (appendix E of the paper), or on several functions of L at once.
 
 - ``"eigenvectors"``: column i of the encoding is to be eigenvector i + 1 of ``N = D^-1/2 L D^-1/2``. The loss of a column p
-  of norm one is ``min(|v - p|^2, |v + p|^2) = 2 - 2 |v^T p|``: 0 is perfect, 2 is orthogonal. What is minimised is a power
-  mean of the columns' mean losses that lies near the largest of them (:data:`POWER`).
+  of norm one is ``min(|v - p|^2, |v + p|^2) = 2 - 2 |v^T p|``: 0 is perfect, 2 is orthogonal. What is minimised is its mean.
 - ``"multi"``: a linear map of the encoding, trained with it and thrown away afterwards, is to give several numbers of every
   node: the diagonals of ``N^+``, of its square root and of heat kernels, and the squares of the eigenvectors, none of which
   has a sign to choose. The loss is one minus the explained part of the variance, on average.
@@ -32,9 +31,6 @@ from ohmformer.graph.ragged import Spans
 TARGETS = ("eigenvectors", "multi")
 TIMES = (0.5, 2.0, 8.0)
 """The times of the heat kernels among the targets."""
-POWER = 32
-"""The power of the mean over columns: so high that the eigenvector that is learned worst counts nearly alone. With a low
-one the others are learned at its cost."""
 PROGRESS = "pretraining.safetensors"
 """The file beside the model from which an interrupted run continues; removed when it is finished."""
 
@@ -123,10 +119,28 @@ def sign_free_loss(
     return (2 - 2 * overlap) * there, there
 
 
-def power_mean(losses: Float[Tensor, " k"]) -> Float[Tensor, ""]:
-    """Return ``(mean of losses^POWER)^(1 / POWER)``, relative to the largest, so that small losses do not underflow."""
-    largest = losses.detach().max().clamp(min=1e-12)
-    return largest * (losses / largest).pow(POWER).mean().pow(1 / POWER)
+@torch.no_grad()
+def start_as_subspace_iteration(model: LinearTransformerPE, last: LinearTransformerPE | None = None) -> None:
+    """Start a model at Corollary 7: layers ``Phi <- (2 I - N) Phi``, less a little of what channels share.
+
+    B hardly moves, and column i is read from channel i + 1. The last layers and the readout are those of
+    ``last``, if given.
+    """
+    draw = torch.Generator().manual_seed(model.seed)
+    usual = torch.tensor([0.1, 1.0, 0.0, 1.0, -0.3, -0.03, 1.0, 0.5])
+    model.scalars.copy_(usual + 0.01 * torch.randn(model.groups, 8, generator=draw))
+    model.value.copy_(-1 + 0.02 * torch.randn(model.groups, model.hidden, generator=draw))
+    model.query.copy_(torch.linspace(1, 0.1, model.hidden).expand(model.groups, -1))
+    model.key.fill_(0.5)
+    model.readout.copy_(torch.eye(model.dim, model.hidden).roll(1, 1))
+    if last is None:
+        return
+    if (last.dim, last.hidden) != (model.dim, model.hidden) or last.groups > model.groups or last.loops != model.loops:
+        shape = f"dim={model.dim}, hidden={model.hidden}, loops={model.loops} and at most {model.groups} groups"
+        raise ValueError(f"expected last layers with {shape}, got {last}")
+    for name in ("scalars", "value", "query", "key"):
+        getattr(model, name)[model.groups - last.groups :] = getattr(last, name)
+    model.readout.copy_(last.readout)
 
 
 @dataclass
@@ -136,7 +150,7 @@ class Settings:
     targets: str = "eigenvectors"
     epochs: int = 40
     batch: int = 200
-    lr: float = 0.03
+    lr: float = 0.01
     seed: int = 0
 
 
@@ -164,7 +178,7 @@ def pretrain(
             head.weight.copy_(torch.randn(head.weight.shape, generator=draw) / math.sqrt(model.dim))
             head.bias.zero_()
     parameters = [*model.parameters(), *(head.parameters() if head else ())]
-    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, betas=(0.9, 0.99), weight_decay=1e-4)
+    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, betas=(0.9, 0.999), weight_decay=1e-4)
     about = {"settings": asdict(settings), "model": model.config, "graphs": len(train)}
     run = _Run([*parameters, *model.norms.buffers()], optimizer, draw, about)
     begun = run.load(checkpoint / PROGRESS) if checkpoint else 0
@@ -178,7 +192,7 @@ def pretrain(
             encoding = model(edges, batch=batch, num_nodes=len(batch), generator=draw if model.phi0 == "random" else None)
             if head is None:
                 loss, there = sign_free_loss(encoding, targets, batch)
-                loss = power_mean(loss.sum(0) / there.sum(0).clamp(min=1))
+                loss = (loss.sum(0) / there.sum(0).clamp(min=1)).mean()
             else:
                 loss = (head(encoding) - (targets - center) / spread).square().mean()
             optimizer.zero_grad()

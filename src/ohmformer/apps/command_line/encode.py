@@ -31,7 +31,8 @@ def pretrain(
     evolve: Annotated[bool, typer.Option(help="Whether layers move B too.")] = True,
     epochs: Annotated[int, typer.Option(help="Passes over the graphs.")] = 40,
     batch: Annotated[int, typer.Option(help="Graphs per step.")] = 200,
-    lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.03,
+    lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.01,
+    last: Annotated[str | None, typer.Option(help="Model that the last layers are taken from, by name or folder.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, starts and order.")] = 0,
     column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
     unweighted: Annotated[bool, typer.Option("--unweighted", help=UNWEIGHTED)] = False,
@@ -42,13 +43,24 @@ def pretrain(
 
         from ohmformer.encoding.bulk import Reading, read_graphs
         from ohmformer.encoding.pe import LinearTransformerPE
-        from ohmformer.encoding.pretrain import GraphTable, Settings, edges_once, evaluate, subspace_iteration
+        from ohmformer.encoding.pretrain import (
+            GraphTable,
+            Settings,
+            edges_once,
+            evaluate,
+            start_as_subspace_iteration,
+            subspace_iteration,
+        )
         from ohmformer.encoding.pretrain import pretrain as run
 
         torch.set_num_threads(1)
         model = LinearTransformerPE(
             dim, norm=None, hidden=hidden, groups=groups, loops=loops, phi0=phi0, evolve=evolve, seed=seed
         )
+        if targets == "eigenvectors" and phi0 == "random":
+            start_as_subspace_iteration(model, LinearTransformerPE.from_pretrained(last) if last else None)
+        elif last:
+            raise ValueError(f"expected --last with eigenvectors and random starts, got {targets} and {phi0}")
         entries = list(islice(read_graphs(source, Reading(column, unweighted=unweighted)), first + validate))
         pairs = [edges_once(entry.data) for entry in entries if entry.data is not None]
         if not pairs:
@@ -88,7 +100,7 @@ def encode(
     source: Annotated[Path, typer.Argument(help="SMILES (.smi, .csv) or edge lists, .gz or not; or a PyG dataset folder.")],
     out: Annotated[Path, typer.Option(help="Parquet file to write.")],
     encoding: Annotated[
-        str, typer.Option(help="zinc, a model's folder, resistance, resistive-embedding, heat or eigenvectors.")
+        str, typer.Option(help="zinc, zinc-27, a model's folder, resistance, resistive-embedding, heat or eigenvectors.")
     ] = "zinc",
     column: Annotated[str | None, typer.Option(help=COLUMN)] = None,
     resistance: Annotated[str | None, typer.Option(help="Column of edge lists that holds resistances.")] = None,
