@@ -49,16 +49,14 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     """Encode nodes by ``M Phi_L``, where ``Phi_L`` is the output of a linear Transformer applied to the incidence matrix B.
 
     One layer is ``Phi <- (1 + w_R) Phi + (beta_3 alpha N + beta_4 Phi W_Q W_K Phi^T) Phi W_V`` with ``N = D^-1/2 B B^T
-    D^-1/2``, then every column is divided by its norm; ``evolve=True`` updates B likewise
-    (:mod:`ohmformer.encoding.dynamics`). Each of ``groups`` sets of weights is applied ``loops`` times in a row; ``loops``
-    may be changed after training.
+    D^-1/2``, then every column is divided by its norm; ``evolve=True`` updates B likewise (``dynamics.py``). Each of
+    ``groups`` sets of weights is applied ``loops`` times in a row; ``loops`` may be changed after training.
 
     The start ``phi0`` determines what the encoding depends on:
 
     - ``"walks"``, the default and the best we know: Phi_0 is the identity (one unit demand per node), so that a channel is a
-      learned function of N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c is initialised as a random walk of
-      c steps, and the result is multiplied by the norms that layers divided by. Deterministic, equivariant to node
-      permutations, needs no node features. 16 channels and 16 groups by default.
+      learned function of N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c starts as a random walk of c steps,
+      and the norms are multiplied back at the end. Deterministic, equivariant to node permutations. 16 channels, 16 groups.
     - ``"diagonal"``: the same with channels initialised as diffusions, of norm one. Here and below the default is 8 channels
       and three groups looped three times, as in the paper.
     - ``"features"``: a linear map of ``x``. Deterministic, equivariant to node permutations.
