@@ -55,7 +55,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     The start ``phi0`` determines what the encoding depends on:
 
     - ``"walks"``, the default and the best we know: Phi_0 is the identity (one unit demand per node), so that a channel is a
-      learned function of N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c starts as a random walk of c steps,
+      learned function of N, ``p_c(N)``, read at nodes, edges or pairs of nodes. Channel c starts as a walk of c steps,
       and the norms are multiplied back at the end. Deterministic, equivariant to node permutations. 16 channels, 16 groups.
     - ``"diagonal"``: the same with channels initialised as diffusions, of norm one. Here and below the default is 8 channels
       and three groups looped three times, as in the paper.
