@@ -83,7 +83,7 @@ def check_modules(modules: tuple[str, ...], extra: str) -> None:
 
 def markdown_table() -> str:
     """Return the table of extras in Markdown, for the documentation."""
-    lines = ["| extra | for | brings |", "|---|---|---|"]
+    lines = ["| extra | needed for | installs |", "|---|---|---|"]
     for name, extra in EXTRAS.items():
         uses = ", ".join([*(f"`ohmformer {command}`" for command in extra.commands), *extra.features])
         lines.append(f"| `{name}` | {uses} | {', '.join(extra.modules)} |")

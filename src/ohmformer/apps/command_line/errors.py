@@ -15,11 +15,11 @@ from typer.core import TyperCommand
 Command = TypeVar("Command", bound=Callable[..., None])
 
 CODES = {
-    0: "all is well",
-    1: "`ohmformer verify` has found a bound that does not hold, or the program has failed",
-    2: "a file, a flag or a package is not as expected: one line on standard error says what, and nothing is written",
+    0: "success",
+    1: "`ohmformer verify` found a bound that does not hold, or the program failed",
+    2: "a file, an option or a package is not as expected; one line on standard error says what, and nothing is written",
     3: "`ohmformer solve` was stopped by Ctrl-C; the best answer so far is printed, with its certificate",
-    130: "another command was stopped by Ctrl-C; what resumes goes on when the same command is given again",
+    130: "another command was stopped by Ctrl-C; commands that can resume continue when the same command is given again",
 }
 """Exit codes of all commands."""
 FLAGS: ContextVar[tuple[str, ...]] = ContextVar("flags", default=())
