@@ -293,7 +293,7 @@ def normalized(laplacian: Tensor) -> Tensor:
 def in_molecules(graph: Graph, seed: int) -> Iterator[tuple[str, Trial, tuple[int, ...]]]:
     """Yield Lemmas 1, 2, 3 and 6 on the normalised Laplacian, with reference answers by LAPACK and the depths to check."""
     values, vectors = torch.linalg.eigh(normalized(graph.laplacian()))
-    nonzero = torch.arange(len(values)) >= len(values) - int(graph.ranks.sum())  # eigenvalues ascend
+    nonzero = torch.arange(len(values), device=values.device) >= len(values) - int(graph.ranks.sum())  # eigenvalues ascend
     if not bool(nonzero.any()):
         return
     spectrum, basis = Spectrum(float(values[nonzero].min()), float(values.max())), vectors[:, nonzero]
