@@ -100,7 +100,7 @@ def test_the_model_of_the_tables_is_the_public_encoder_with_its_defaults(name: s
     ours = build(config, 20, 40)
     assert isinstance(ours, LearnedSpectral)
     assert type(ours.model) is LinearTransformerPE
-    assert ours.model.config == LinearTransformerPE(16, read=read, pace=1).config  # the encoding has a rate of its own
+    assert ours.model.config == LinearTransformerPE(16, read=read).config
     data = RunData(config, tables)
     batch = data.valid.take(torch.arange(6))
     edges = torch.stack([batch.source, batch.target])

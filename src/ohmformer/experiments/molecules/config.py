@@ -165,7 +165,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
-    """Return a configuration from a preset with changes; QM9's paper rates are halved after 400 of 1,000 epochs."""
+    """Return a configuration from a preset with changes; QM9's paper rates are halved after 400 of 1,000 epochs.
+
+    The public encoder has the learning rate of the backbone, as in a plain training loop, unless the preset says otherwise.
+    """
     if name not in PRESETS:
         raise ValueError(f"expected a preset among {', '.join(PRESETS)}, got {name!r}")
     values = {**PRESETS[name], "data": data, "encoding": encoding}
@@ -174,7 +177,7 @@ def preset(name: str, data: str, encoding: str, **changes: Any) -> RunConfig:
     if encoding not in PRETRAINED:
         values.pop("pretrain", None)
     if encoding in ("lt-diagonal", "lt-pairs", "lt-all-pairs"):
-        values = {"encoding_lr": 5e-4, "groups": 16, "loops": 1, **values}
+        values = {"encoding_lr": values.get("lr", RunConfig.lr), "groups": 16, "loops": 1, **values}
     return replace(RunConfig(), **{**values, **changes})
 
 

@@ -223,8 +223,8 @@ def build(config: RunConfig, atoms: int, most_nodes: int) -> Encoding:
         return Kept(columns[config.encoding])
     start = config.encoding.removeprefix("lt-")
     shape: dict[str, Any] = {"groups": config.groups, "loops": config.loops, "seed": config.seed}
-    if start in READS:  # training has a separate rate for the encoding, so its layers need no other pace
-        shape |= {"read": READS[start], "hidden": config.channels, "pace": 1}
+    if start in READS:
+        shape |= {"read": READS[start], "hidden": config.channels}
         return LearnedSpectral(LinearTransformerPE(config.channels, **shape))
     if start == "index":
         paper: dict[str, Any] = {"phi0": "index", "evolve": True, "degrees": "l1", "max_nodes": most_nodes}
