@@ -5,6 +5,10 @@ import hypothesis
 import pytest
 import torch
 
+from tests import typed
+
+typed.install()  # before the package is imported
+
 # Matrices here are tiny: threads would wait for each other, all the more when test processes run side by side.
 torch.set_num_threads(1)
 
