@@ -91,7 +91,7 @@ def test_a_permalink_restores_everything(visit):
     page.fill("#layer", "3")
     expect(page.locator("#layer-label")).to_contain_text("layer 3 of")
     again = visit.open(page.url)
-    for part in ("#readout", "#layer-label", "#values", "#circuit svg", "#says"):
+    for part in ("#readout", "#layer-label", "#values", "#circuit svg", "#explained"):
         expect(again.locator(part)).to_have_text(page.locator(part).text_content() or "")
     assert again.url == page.url
     broken = visit.open(visit.address + "?v=1&state=garbage")
@@ -275,9 +275,12 @@ def test_two_constructions_run_side_by_side(visit):
     assert float(cells.nth(0).inner_text()) == pytest.approx(solve(state, {}).errors[2], rel=0.1)
     assert float(cells.nth(1).inner_text()) == pytest.approx(second.errors[2], rel=0.1)
     expect(page.locator("#weights h3")).to_have_count(2)
-    before = page.locator("#circuit").bounding_box()
+    expect(page.locator("#explained p b")).to_have_text(["Lemma 1 · gradient descent", "Chebyshev cubing · ours"])
+    place = "() => document.getElementById('circuit').getBoundingClientRect().top + scrollY"  # focus may scroll the page
+    before = page.evaluate(place)
     page.locator('#circuit-beside [data-node="24"]').press("Enter")
     expect(page.locator("#message")).to_contain_text("1 A in and 0 A out")
-    assert page.locator("#circuit").bounding_box() == before
+    assert page.evaluate(place) == before
     page.locator("#beside label", has_text="nothing").click()
     expect(page.locator("#circuit-beside svg")).to_have_count(0)
+    expect(page.locator("#explained p")).to_have_count(1)

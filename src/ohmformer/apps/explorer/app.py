@@ -19,7 +19,7 @@ from flask import Response, request
 
 from ohmformer.apps.explorer.export import standalone
 from ohmformer.apps.explorer.methods import METHODS, TASKS, TRAINED, explained
-from ohmformer.apps.explorer.page import page
+from ohmformer.apps.explorer.page import explanations, page
 from ohmformer.apps.explorer.presets import FAMILIES
 from ohmformer.apps.explorer.state import State, integer
 from ohmformer.apps.explorer.trained import Trained
@@ -69,7 +69,7 @@ def make_app(trained: Mapping[str, Trained] | None = None) -> Dash:
             "methods": Output("method", "options"),
             "besides": Output("beside", "options"),
             "fixed": Output("layers", "disabled"),
-            "texts": {name: Output(name, "children") for name in ("asks", "update", "says")},
+            "texts": {name: Output(name, "children") for name in ("asks", "explained")},
         },
         inputs={
             "values": {name: Input(name, "value") for name in CONTROLS},
@@ -198,7 +198,6 @@ def _controls(state: State, values: Mapping[str, Any], trained: Mapping[str, Tra
         "time": state.task == "heat",
         "which": state.task == "eigenvector",
     }
-    _, update, says = explained(state.task, state.method)
     return {
         "values": {n: no_update if n in values and values[n] == v else v for n, v in _values(state).items()},
         "rows": {name: not here[name] for name in ROWS},
@@ -208,7 +207,7 @@ def _controls(state: State, values: Mapping[str, Any], trained: Mapping[str, Tra
             *({"label": explained(state.task, m)[0], "value": m} for m in options if m != state.method),
         ],
         "fixed": state.method.startswith(TRAINED),
-        "texts": {"asks": TASKS[state.task].says, "update": update, "says": says},
+        "texts": {"asks": TASKS[state.task].says, "explained": explanations([state.method, state.beside], state.task)},
     }
 
 

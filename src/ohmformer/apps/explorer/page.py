@@ -8,7 +8,7 @@ from typing import Any
 from dash import dcc, html
 
 from ohmformer.apps.explorer.drawing import LONGEST_NAME, MOST_EDGES, MOST_NODES, OHMS
-from ohmformer.apps.explorer.methods import TASKS
+from ohmformer.apps.explorer.methods import TASKS, explained
 from ohmformer.apps.explorer.presets import FAMILIES, LONGEST_SMILES, OTHERS
 from ohmformer.apps.explorer.state import MOST_LAYERS
 from ohmformer.apps.explorer.uploads import LONGEST_OPTIONS, MOST_BYTES
@@ -83,11 +83,19 @@ def _stage() -> html.Section:
             html.Div(id="editor"),
             html.Div(id="legend"),
             player,
-            html.Div([html.P(id="update"), html.P(id="says")], className="explain"),
+            html.Div(id="explained", className="explain"),
         ],
         className="stage card",
         **_named("The circuit"),
     )
+
+
+def explanations(methods: list[str], task: str) -> list[html.P]:
+    """Say of each construction what it is: its name, a layer in one line, and a few words; none for an empty name."""
+    told = (explained(task, method) for method in methods if method)
+    return [
+        html.P([html.B(label), " ", html.Span(update, className="formula"), html.Br(), says]) for label, update, says in told
+    ]
 
 
 def _controls() -> html.Section:
