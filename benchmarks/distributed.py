@@ -17,7 +17,6 @@ import json
 import math
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -33,7 +32,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from measure import write_table
+from measure import megabytes, write_table
 from ohmformer.constructions import Chebyshev
 from ohmformer.graph import Spectrum
 from ohmformer.solve import distributed
@@ -108,8 +107,8 @@ def _process(pipe: Any, rank: int, processes: int, port: int, work: Callable[...
 
 
 def peak() -> float:
-    """The largest memory of this process so far, in bytes."""
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """The largest memory of this process so far, in bytes; ``getrusage`` would count its parent's as well."""
+    return 2.0**20 * megabytes("VmHWM")
 
 
 def time_layers(folder: Path, demands: int, repeats: int) -> dict[str, float]:

@@ -45,6 +45,12 @@ def side_by_side(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
+def megabytes(what: str) -> float:
+    """A line of the kernel about the memory of this process alone: VmRSS is what it takes now, VmHWM the peak."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{what}:")[2].split()[0]) / 1024
+
+
 def write_table(name: str, title: str, header: list[str], rows: list[list[str]], *, notes: str = "") -> Path:
     """``results/<name>.md``: a table with command, commit, machine and date."""
     lines = [f"# {title}", "", provenance(), "", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]

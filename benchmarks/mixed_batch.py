@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import ohmformer as ohm
-from measure import side_by_side, write_table
+from measure import megabytes, side_by_side, write_table
 from ohmformer import Graph
 
 
@@ -82,14 +82,9 @@ def peak_memory(run: Callable[[], object]) -> float:
     """MB that something takes at its most."""
     ctypes.CDLL(None).malloc_trim(0)  # what earlier questions left counts as used again
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _status("VmRSS")
+    before = megabytes("VmRSS")
     run()
-    return _status("VmHWM") - before
-
-
-def _status(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+    return megabytes("VmHWM") - before
 
 
 def main() -> None:

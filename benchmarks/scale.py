@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import ohmformer as ohm
-from measure import side_by_side, write_table
+from measure import megabytes, side_by_side, write_table
 from ohmformer import Graph
 from ohmformer.constructions import Chebyshev
 from ohmformer.solve.engines.base import Watch
@@ -70,12 +70,6 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-def _status(name: str) -> float:
-    """A line of this process's memory status, in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
-
-
 def _solve_and_report(nodes: int, edges: int, demands: int, compiled: bool, send: Connection) -> None:
     if not compiled:
         os.environ["OHMFORMER_NATIVE"] = "off"
@@ -83,11 +77,11 @@ def _solve_and_report(nodes: int, edges: int, demands: int, compiled: bool, send
     psi = graph.center(torch.randn(nodes, demands, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     ohm.potentials(Graph.from_edges([(0, 1)]), torch.tensor([1.0, -1.0]))  # everything is imported and warm
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _status("VmRSS")
+    before = megabytes("VmRSS")
     ohm.potentials(graph, psi)
     tensors = (graph.edge_index, graph.resistance, graph.batch, psi)
     given = sum(t.numel() * t.element_size() for t in tensors) / 2**20
-    send.send((given, psi.numel() * 8 / 2**20, _status("VmHWM") - before))
+    send.send((given, psi.numel() * 8 / 2**20, megabytes("VmHWM") - before))
 
 
 def memory(nodes: int, edges: int, demands: int, compiled: bool) -> list[str]:
