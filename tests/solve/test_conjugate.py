@@ -8,6 +8,7 @@ import torch
 import ohmformer as ohm
 from ohmformer import Graph, native
 from ohmformer.graph.memory import remembered
+from ohmformer.solve.engines.conjugate import steps_taken
 from ohmformer.solve.scaled import Scaled, extreme_eigenvalues
 from tests.solve.test_solve import random_graph
 from tests.strategies import demands_for
@@ -81,6 +82,36 @@ def test_it_can_be_asked_for_with_any_number_of_demands_and_without_kernels(kern
     assert answer.residual <= 1e-10
     assert answer.error is not None
     assert true_error(graph, answer.value, psi) <= answer.error
+
+
+@needs_kernels
+@pytest.mark.parametrize("demands", [1, 3])
+def test_communities_cost_a_few_steps_and_not_another_engine(demands):
+    graph = joined(3e3)
+    psi = demands_for(graph, k=demands)
+    first, again = (ohm.potentials(graph, psi, tol=1e-8) for _ in range(2))
+    for answer in (first, again):
+        assert answer.method == "conjugate"
+        assert answer.error is not None
+        assert true_error(graph, answer.value, psi) <= answer.error
+    assert first.spectrum is not None
+    assert first.spectrum.condition > 1e5
+    assert first.layers < 60  # layers of chebyshev for the whole interval: thousands
+    assert abs(steps_taken(graph, 1e-8) - first.layers) <= 2
+    assert steps_taken(graph, 1e-4) < 0.7 * first.layers
+    assert again.plan is not None
+    assert again.plan.parts[0].predicted < ohm.plan(graph, demands=demands, method="elimination").parts[0].predicted
+
+
+@needs_kernels
+def test_residuals_that_fall_slowly_end_it_and_the_next_question_does_not_try_it_again():
+    node = torch.arange(6000)
+    pairs = torch.stack([node.repeat_interleave(12), (node[:, None] + torch.arange(1, 13)).flatten() % 6000])
+    graph = Graph.from_edges(pairs.t())
+    first, again = (ohm.potentials(graph, demands_for(graph, k=1), tol=1e-8) for _ in range(2))
+    assert "conjugate gradients were ended" in str(first.plan)
+    assert "conjugate gradients were ended" not in str(again.plan)
+    assert steps_taken(graph, 1e-8) == 0
 
 
 @needs_kernels

@@ -44,6 +44,7 @@ from ohmformer.solve.distances import lmin_at_most
 from ohmformer.solve.engines import ENGINES, TRANSFORMERS
 from ohmformer.solve.engines.base import Part, Problem
 from ohmformer.solve.engines.chebyshev import layers_for, layers_of_a_round
+from ohmformer.solve.engines.conjugate import steps_taken
 from ohmformer.solve.engines.cubing_layers import in_float32
 from ohmformer.solve.engines.direct import EDITED
 from ohmformer.solve.factor import look
@@ -222,8 +223,8 @@ def _small_factor(graph: Graph, which: Tensor | None, demands: int, reason: str)
 def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Part:
     """Plan the engine with the smallest predicted time. Probing spectrum and factor each take up to 15 % of the solve.
 
-    Elimination is predicted from sizes alone. For few demands, conjugate gradients are then tried, until they are seen to
-    take longer, or for 15 % of elimination's time. Their steps are part of the solve, so nothing is probed. For more
+    Elimination is predicted from sizes alone. For few demands, conjugate gradients are then tried for 15 % of elimination's
+    time, and for longer while they are seen to be faster. Their steps are part of the solve, so nothing is probed. For more
     demands, Lanczos estimates the layers of chebyshev and ends likewise, unless these most likely take less than half of
     elimination's time. Neither starts on graphs whose distances show a small spectral gap. The factor's pattern gives its
     cost; it is skipped on expanders, or if it takes long and no factor is likely. Earlier questions answered by elimination,
@@ -254,15 +255,17 @@ def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Pa
         if not found.separated and 2 * many(layers_for(tol, found.spectrum)) < instead.predicted:
             found = prepared(graph, floor=floor)[1]  # chebyshev will most likely be chosen, and needs the spectrum
     if found is None:
-        reason = f"its distances are short; it ends before {steps} steps if these will be many"
+        reason = f"its distances are short; after {steps} steps it ends if too many more are needed"
         best = replace(_conjugate(graph, which, demands, tol, reason), floor=floor, trial=steps)
     else:
         at_least, depth = "" if found.separated else "more than ", layers_for(tol, found.spectrum)
         reason = f"{at_least}{depth} layers at a condition number of {at_least}{found.spectrum.condition:.1e}"
         best = replace(instead, reason=f"chebyshev would take {reason}")
-        if found.separated and depth <= most:
+        if few and (found.separated or steps_taken(graph, tol)):
+            layered = _conjugate(graph, which, demands, tol, f"chebyshev would take {reason}")
+            best = min(layered, best, key=lambda part: part.predicted)
+        elif found.separated and depth <= most:
             layered = _chebyshev(graph, which, demands, tol, found.spectrum, reason)
-            layered = _conjugate(graph, which, demands, tol, f"chebyshev would take {reason}") if few else layered
             best = best if layered.predicted > best.predicted else layered
     gap = found.spectrum.lmin if found is not None and found.separated else 0.0
     least, spent = costs.look_at_factor(nodes, edges), (remembered(graph, SPENT) or [0.0])[0]
@@ -306,7 +309,7 @@ def lmin_of(layers: int, tol: float) -> float:
 def _conjugate(graph: Graph, which: Tensor | None, demands: int, tol: float, reason: str) -> Part:
     """Plan conjugate gradients scaled by degrees, in C if possible, with an extra random demand if little is known."""
     known, in_c = known_ends(graph), _has_kernels(graph)
-    steps = SOME_STEPS if known is None else layers_for(tol, known.spectrum)
+    steps = steps_taken(graph, tol) or (SOME_STEPS if known is None else layers_for(tol, known.spectrum))
     panel = min(
         max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads() if known else FEW
     )

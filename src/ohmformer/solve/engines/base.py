@@ -43,9 +43,9 @@ class Part:
     took: float | None = None
     """Measured seconds, in an answer's plan."""
     floor: float = 0.0
-    """Engine conjugate ends if the smallest eigenvalue of the scaled Laplacian is below this, as another is faster."""
+    """Smallest eigenvalue of the scaled Laplacian at which engine conjugate is as fast as another one."""
     trial: int = 0
-    """Steps after which it also ends, unless the smallest eigenvalue is known or at least four times ``floor``."""
+    """Steps after which it ends if the residuals fall too slowly and that eigenvalue may be below four times ``floor``."""
     selected: Graph | None = field(default=None, repr=False)
     """These graphs as a batch, if the plan has selected them."""
 

@@ -1,13 +1,15 @@
 """Engine ``conjugate``: conjugate gradients scaled by degrees, for few demands on graphs that expand.
 
 No spectrum is needed beforehand. A random demand runs beside the given ones; its steps are those of Lanczos and estimate the
-eigenvalues of ``N = D^-1/2 L D^-1/2``, which the error estimate needs and which show whether few steps suffice; if not, the
-engine ends early, and the plan names another one. A given demand would not do: it may miss a weakly connected part of the
-graph. The ends of the spectrum are kept for the next question.
+eigenvalues of ``N = D^-1/2 L D^-1/2``, which the error estimate needs. A given demand would not do: it may miss a weakly
+connected part of the graph. If these eigenvalues are small and the residuals fall so slowly that too many steps would be
+needed, the engine ends early, and the plan names another one: a few small eigenvalues, as of communities, cost few steps
+each. The ends of the spectrum and the number of steps are kept for the next question.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -15,21 +17,29 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer import native
-from ohmformer.graph import Graph
-from ohmformer.graph.memory import recall
+from ohmformer.graph import Graph, Spectrum
+from ohmformer.graph.memory import recall, remembered
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import measure, sum_over_graphs
 from ohmformer.solve.engines.base import Part, Problem, Watch
-from ohmformer.solve.engines.chebyshev import energy_of_residual
+from ohmformer.solve.engines.chebyshev import energy_of_residual, layers_for
 from ohmformer.solve.engines.elimination import Factored, State, in_order, solve_to, steps_in_c
 from ohmformer.solve.engines.elimination_factor import Factor
 from ohmformer.solve.rows import rows_of
-from ohmformer.solve.scaled import STEPS, Ends, known_ends
+from ohmformer.solve.scaled import LARGEST, STEPS, Ends, known_ends
 
 SMALL = 1e-6
 """Norm of the random demand relative to that of the smallest other, small enough not to affect reported residuals."""
 EXACT = 1e-14
 """Relative residual at which the random demand counts as solved."""
+RATE = "digits a step of conjugate gradients"
+"""Key under which a graph stores by how many digits a step has reduced the residual on average."""
+
+
+def steps_taken(graph: Graph, tol: float) -> int:
+    """Predict the steps to a tolerance from those of the last question about this graph; zero if there was none."""
+    rate = remembered(graph, RATE)
+    return 0 if rate is None else max(math.ceil(-math.log10(tol) / rate), 1)
 
 
 class ConjugateEngine:
@@ -46,7 +56,7 @@ class ConjugateEngine:
         host = graph if on_host else graph.to("cpu", torch.float64)
         demands = psi.detach().to("cpu", torch.float64)
         found, ends = _by_degrees(host, in_c=part.native), known_ends(graph)
-        trial = _Random(host, found.factor, demands, part) if ends is None else None
+        trial = _Random(host, found.factor, demands, part, problem.tol) if ends is None else None
         phi, watch, deepest = torch.zeros_like(demands), Watch(problem.progress), 0
         try:
             with native.polled(lambda: watch(0)):
@@ -69,6 +79,8 @@ class ConjugateEngine:
         now = measure(host, phi.to(demands), demands)
         stopped = watch.stopped and now.residual > problem.tol
         answer = Answer(phi, "conjugate", deepest, now.residual, None, None, "stopped early" if stopped else "", stopped)
+        if 0 < now.residual <= problem.tol and deepest:
+            recall(graph, RATE, lambda: -math.log10(now.residual) / deepest, fits=lambda _: False)
         if ends is None or not ends.separated:
             return answer
         norm = sum_over_graphs(host, now.left.square().mul_(found.factor.inverse[:, None])).sqrt()
@@ -79,7 +91,7 @@ class ConjugateEngine:
 class _Random:
     """A random demand whose steps show the ends of the spectrum and whether another engine is faster."""
 
-    def __init__(self, graph: Graph, degrees: Factor, psi: Float[Tensor, "n k"], part: Part) -> None:
+    def __init__(self, graph: Graph, degrees: Factor, psi: Float[Tensor, "n k"], part: Part, tol: float) -> None:
         inverse = degrees.inverse[:, None]
         draw = torch.randn(inverse.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         random = graph.center(torch.where(inverse > 0, draw / inverse.sqrt(), 0.0))
@@ -87,17 +99,28 @@ class _Random:
         size = SMALL * float(norms[norms > 0].min()) if bool((norms > 0).any()) else 1.0
         self.demand, self.goal = random * (size / random.norm().clamp(min=1e-300)), (EXACT * size) ** 2
         self.ends, self.part, self.ended, self.over = Ends(part.floor), part, False, False
+        self.sizes: list[tuple[int, Tensor]] = [(0, norms.square().log())]
+        self.most = min(layers_for(tol, Spectrum(part.floor, LARGEST)), STEPS) if part.floor else STEPS
 
     def look(self, state: State, column: int) -> bool:
-        """Return whether the smallest eigenvalue is below the part's floor, or after the trial steps may well be."""
+        """Return whether another engine is faster: eigenvalues may be small, and the residuals fall slowly."""
         diagonal, beside = state.tridiagonal(column)
-        known = len(beside) > 0 and self.ends.look(diagonal[: len(beside)], beside)
-        late = self.ends.steps >= self.part.trial and self.ends.low < 4 * self.part.floor  # half of the steps
-        self.ended = self.ends.below or late
-        self.over = known or self.ends.steps >= STEPS
+        if len(beside) > 0:
+            self.ends.look(diagonal[: len(beside)], beside)
+        self.sizes.append((self.ends.steps, state.size[0, :column].clamp(min=1e-300).log()))
+        may_be_small = self.ends.steps >= self.part.trial and self.ends.low < 4 * self.part.floor  # half of the steps
+        self.ended = may_be_small and self._steps_in_all(state.goal[0, :column].log()) > self.most
+        self.over = self.ended or self.ends.separated or self.ends.steps >= STEPS
         if self.over:
             state.goal[0, column] = torch.inf
         return self.ended
+
+    def _steps_in_all(self, goal: Float[Tensor, " k"]) -> float:
+        """Estimate the steps until the logarithms of all squared residuals are at most ``goal``, from the recent ones."""
+        steps, now = self.sizes[-1]
+        earlier, before = self.sizes[max(len(self.sizes) - 3, 0)]
+        left = torch.where(now > goal, (now - goal) / (before - now).clamp(min=1e-9), 0.0)
+        return steps + float(left.max()) * (steps - earlier)
 
 
 def _by_degrees(graph: Graph, *, in_c: bool) -> Factored:
