@@ -179,6 +179,15 @@ def test_demands_are_added_up_without_loss(width):
         g.check_demands(psi)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_demands_on_one_component_excuse_nothing_on_another(dtype):
+    g = Graph.collate([Graph.from_edges([(0, 1), (1, 2)])] * 2).to(dtype=dtype)
+    large = 0.1 / torch.finfo(dtype).eps
+    assert g.check_demands([large, -large, 0.0, 1.0, 0.0, -1.0]).shape == (6, 1)
+    with pytest.raises(ValueError, match="demand 0 sums to 1 on component 1"):
+        g.check_demands([large, -large, 0.0, 1.0, 0.0, 0.0])
+
+
 def test_demands_may_be_lists():
     assert Graph.from_edges([(0, 1)]).check_demands([1.0, -1.0]).tolist() == [[1.0], [-1.0]]
 

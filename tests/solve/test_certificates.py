@@ -192,3 +192,40 @@ def test_gradients_of_resistances_by_elimination_are_right():
         return answer.value
 
     assert torch.autograd.gradcheck(ask, resistance, eps=1e-7, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("asked", [{}, {"tol_of": "error"}])
+def test_resistances_of_all_pairs_that_would_cancel_are_eliminated_without_subtractions(asked):
+    ohms = torch.ones(449, dtype=torch.float64)
+    ohms[100] = 1e-14
+    path = Graph.from_edges([(i, i + 1) for i in range(449)], resistance=ohms)
+    answer = ohm.effective_resistance(path, "all", **asked)
+    assert answer.value[100, 101] == pytest.approx(1e-14, rel=answer.error)
+    assert answer.error is not None
+    assert answer.error < 1e-10
+    by_solves = ohm.effective_resistance(path, "all", method="chebyshev", tol=1e-3)
+    assert by_solves.error == math.inf
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bounds_include_the_rounding_of_answers_to_float32(seed):
+    draw = np.random.default_rng(seed)
+    pairs = np.concatenate(
+        [np.stack([np.arange(11), np.arange(1, 12)], 1), np.sort(draw.permuted(np.arange(12)).reshape(6, 2), 1)]
+    )
+    graph = Graph.from_edges(pairs, resistance=torch.as_tensor(draw.uniform(0.1, 10, 17), dtype=torch.float32))
+    right = true_resistances(graph.to(dtype=torch.float64), pairs).astype(np.float64)
+    for answer, truth in (
+        (ohm.effective_resistance(graph, "edges"), right),
+        (ohm.effective_resistance(graph, pairs), right),
+        (ohm.spanning_tree_marginals(graph), right / graph.resistance.double().numpy()),
+    ):
+        assert answer.value.dtype == torch.float32
+        gap = np.abs(answer.value.double().numpy() - truth) / truth
+        assert answer.error is not None
+        assert gap.max() <= answer.error < 1e-5
+    index = ohm.kirchhoff_index(graph)
+    every = np.stack(np.triu_indices(12, 1), 1)
+    whole = float(true_resistances(graph.to(dtype=torch.float64), every).sum())
+    assert index.error is not None
+    assert abs(float(index.value) - whole) / whole <= index.error < 1e-5

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 
@@ -125,3 +126,18 @@ def test_progress_ends_it_with_what_there_is():
     assert 1e-12 < answer.residual < 1
     assert heard[-1] < heard[0]
     assert remembered(graph, "ends") is None
+
+
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_more_demands_than_fit_beside_the_random_one_are_solved_or_refused_in_a_sentence(seed):
+    draw = np.random.default_rng(seed)
+    nodes = int(draw.integers(4, 9))
+    pairs = [pair for pair in draw.integers(0, nodes, (int(1.5 * nodes), 2)).tolist() if pair[0] != pair[1]]
+    graph = Graph.from_edges(pairs, resistance=10.0 ** draw.uniform(-9, 9, len(pairs)), num_nodes=nodes)
+    refused = "nothing"
+    try:
+        answer = ohm.effective_resistance(graph, "edges", method="conjugate")
+        assert answer.residual <= 1e-6 or (answer.error is not None and answer.error <= 1e-6)  # or limited by rounding
+    except ValueError as error:
+        refused = str(error)
+    assert refused == "nothing" or "conjugate reaches" in refused

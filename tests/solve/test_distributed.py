@@ -363,3 +363,25 @@ def test_processes_started_by_slurm_answer_together(tmp_path):
     value = float(ohm.effective_resistance(example.graph, [(0, 5)]).value[0])
     assert f"0,5,{value:.7g}"[:9] in said[0]
     assert not said[1]
+
+
+def test_a_folder_of_answers_is_of_one_question_and_its_numbers(tmp_path):
+    distributed.shard(distributed.edge_arrays([0, 1, 2, 3, 0], [1, 2, 3, 0, 2]), tmp_path / "parts", 1)
+    shard = distributed.Shard.load(tmp_path / "parts")
+    one, other = torch.tensor([[1.0, 0, 0, -1], [0, 1, -1, 0]], dtype=torch.float64)[:, shard.nodes, None]
+
+    def filtered(x, power):
+        return distributed.spectral_filter(shard, lambda t: np.exp(-(t**power)), x, out=tmp_path / "filter")
+
+    asked = {
+        "potentials": lambda x: distributed.potentials(shard, x, out=tmp_path / "potentials"),
+        "heat": lambda x: distributed.heat(shard, 1.0, x, out=tmp_path / "heat"),
+        "filter": lambda x: filtered(x, 1),
+    }
+    for ask in asked.values():
+        first = ask(one)
+        torch.testing.assert_close(ask(one).value, first.value, rtol=0, atol=0)
+        with pytest.raises(ValueError, match="same graph and question, it is of others"):
+            ask(other)
+    with pytest.raises(ValueError, match="same graph and question, it is of others"):
+        filtered(one, 2)

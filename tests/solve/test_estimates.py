@@ -134,7 +134,7 @@ def test_estimates_are_within_eps_on_every_seed(graph, eps, no_factor):
         assert float((answer.value / truth - 1).abs().max()) <= eps
         assert answer.residual <= 1e-3 * eps
         if "estimated" in answer.note:
-            assert f"within {eps:g}, all of them with probability 0.99" in answer.note
+            assert f"within {eps:g}, all of a graph's with probability 0.99" in answer.note
             assert not torch.equal(answer.value, ohm.effective_resistance(graph, eps=eps, seed=seed + 100).value)
 
 

@@ -173,3 +173,9 @@ def test_a_factor_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr(factor, "factorise", lambda *_: pytest.fail("it was made"))
     with pytest.raises(ValueError, match=r"at most 100 numbers .* keeping 2 of 400 nodes takes more"):
         ohm.kron_reduce(weighted(400, grid_pairs(20)), [0, 1])
+
+
+def test_nodes_without_edges_are_eliminated_too():
+    answer = ohm.kron_reduce(Graph.from_edges([(0, 1)], num_nodes=3, resistance=[2.0]), [0, 1])
+    assert answer.graph.edge_index.flatten().tolist() in ([0, 1], [1, 0])
+    assert answer.graph.resistance.tolist() == pytest.approx([2.0])

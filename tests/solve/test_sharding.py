@@ -188,3 +188,22 @@ def test_clusters_of_a_stream_are_those_of_plain_python_and_cut_fewer_edges_than
     assert np.bincount(found, minlength=4).max() <= 900 / 4 * (1 + 1 / 8) + 1
     ranges = by_ranges(degree, 4)
     assert (found[tail] != found[head]).sum() < 0.6 * (ranges[tail] != ranges[head]).sum()
+
+
+def test_other_edges_of_the_same_number_are_not_taken_for_those_in_the_folder(tmp_path):
+    first = distributed.shard(distributed.edge_arrays([0, 1, 2, 3, 0], [1, 2, 3, 0, 2]), tmp_path / "arrays", 1)
+    again = distributed.shard(distributed.edge_arrays([0, 1, 2, 3, 0], [1, 2, 3, 0, 2]), tmp_path / "arrays", 1)
+    assert again == first
+    with pytest.raises(ValueError, match="same edges and options, it is of others"):
+        distributed.shard(distributed.edge_arrays([0, 0, 0, 0, 1], [1, 2, 3, 4, 2]), tmp_path / "arrays", 1)
+    path = tmp_path / "edges.csv"
+    path.write_text("source,target\n0,1\n1,2\n")
+    distributed.shard(distributed.edge_file(path), tmp_path / "file", 1)
+    path.write_text("source,target\n0,1\n0,2\n")
+    with pytest.raises(ValueError, match="same edges and options, it is of others"):
+        distributed.shard(distributed.edge_file(path), tmp_path / "file", 1)
+
+
+def test_a_node_that_has_only_a_loop_counts_also_if_it_is_the_last(tmp_path):
+    manifest = distributed.shard(distributed.edge_arrays([0, 5], [1, 5]), tmp_path, 1)
+    assert (manifest.nodes, manifest.edges, manifest.loops, manifest.components) == (6, 1, 1, 5)

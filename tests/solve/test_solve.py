@@ -389,3 +389,24 @@ def test_small_and_large_meet(device):
     psi = demands_for(g, k=2)
     cubing, chebyshev = (ohm.potentials(g, psi, tol=1e-9, method=m).value for m in ("cubing", "chebyshev"))
     torch.testing.assert_close(cubing, chebyshev, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "conjugate", "elimination", "direct"])
+@pytest.mark.parametrize("size", [1e-290, 1e-165, 1e160, 1e290])
+def test_demands_of_any_size_are_answered_alike(method, size):
+    graph = random_graph(450, 3000)
+    psi = demands_for(graph, k=2)
+    psi[:, 1] *= size
+    answer = ohm.potentials(graph, psi, method=method, tol=1e-8)
+    sizes = torch.tensor([1.0, size], dtype=torch.float64)
+    right = torch.linalg.pinv(graph.laplacian(), hermitian=True) @ (psi / sizes)
+    assert answer.residual <= 1e-8
+    assert answer.error is not None
+    assert answer.error > 0
+    torch.testing.assert_close(answer.value / sizes, right, rtol=0, atol=1e-6 * float(right.abs().max()))
+
+
+def test_a_demand_on_one_graph_of_a_batch_may_be_tiny():
+    pair = Graph.from_edges([(0, 1)])
+    answer = ohm.potentials(Graph.collate([pair, pair]), [1e-200, -1e-200, 1.0, -1.0])
+    assert answer.value[:, 0].tolist() == pytest.approx([5e-201, -5e-201, 0.5, -0.5], rel=1e-12)

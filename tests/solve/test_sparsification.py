@@ -143,3 +143,9 @@ def test_labels_come_back_and_progress_stops():
 def test_eps_outside_zero_and_one_is_refused(eps: float):
     with pytest.raises(ValueError, match=r"expected eps in \(0, 1\)"):
         ohm.sparsify([(0, 1)], eps)
+
+
+def test_an_empty_batch_stays_empty():
+    none = Graph.collate([Graph.from_edges([(0, 1)])]).select(torch.tensor([], dtype=torch.long))
+    answer = ohm.sparsify(none, 0.5)
+    assert (answer.graph.num_graphs, len(answer.kept)) == (0, 0)

@@ -200,11 +200,13 @@ class Layout:
             raise ValueError(f"expected real numbers on the nodes, got {x.dtype}")
         return x.to(self.device, self.dtype)
 
-    def _sums(self, x: Float[Tensor, "nodes k"]) -> tuple[Float[Tensor, "components k"], Float[Tensor, " k"]]:
-        """Compute the sum of each column over each component, and the largest absolute value of each column."""
+    def _sums(self, x: Float[Tensor, "nodes k"]) -> tuple[Float[Tensor, "components k"], Float[Tensor, "components k"]]:
+        """Compute the sum of each column over each component, and its largest absolute value there."""
+        shape = self.num_components, x.shape[1]
         if x.dtype != torch.float64 or x.device.type != "cpu" or native.active() is None:
-            return self.component_means(x) * self.component_sizes[:, None], torch.maximum(x.amax(dim=0), -x.amin(dim=0))
-        sums, largest = x.new_empty(2, self.num_components, x.shape[1]), x.new_empty(x.shape[1])
+            largest = x.new_zeros(shape).scatter_reduce_(0, self.components[:, None].expand_as(x), x.abs(), "amax")
+            return self.component_means(x) * self.component_sizes[:, None], largest
+        sums, largest = x.new_empty(2, *shape), x.new_empty(shape)
         native.call("ohm_sums", *x.shape, self.num_components, self.components, x.contiguous(), sums, largest)
         return sums[0] + sums[1], largest
 

@@ -138,8 +138,9 @@ class Matrices:
         return self.entries[self.rows.first + self.nodes.within]
 
     def sums(self) -> Float[Tensor, " graphs"]:
-        """Sum the entries of each matrix."""
-        return self.entries.new_zeros(len(self)).index_add(0, self.spans.owner, self.entries)
+        """Sum the entries of each matrix, row by row, which rounds by at most ``2 n eps`` if they are positive."""
+        rows = self.entries.new_zeros(len(self.rows)).index_add(0, self.rows.owner, self.entries)
+        return rows.new_zeros(len(self)).index_add(0, self.nodes.owner, rows)
 
     def to(self, dtype: torch.dtype) -> Matrices:
         """Convert the entries to another dtype."""

@@ -63,7 +63,7 @@ KERNELS: dict[str, Kernel] = {
         2 * WHOLE + 3 * ARRAY,
     ),
     "ohm_sums": Kernel(
-        "Sums over every component, without loss, and the largest absolute value of columns on the nodes.",
+        "Sums of columns over every component, without loss, and the largest absolute value there.",
         "components.c",
         3 * WHOLE + 4 * ARRAY,
     ),

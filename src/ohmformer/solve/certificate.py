@@ -108,12 +108,15 @@ def energy_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "g
     return measure(graph, phi, torch.zeros_like(phi)).energy.sqrt()
 
 
-def resistance_error(inverse: Tensor, resistance: Tensor, error: float) -> float:
+def resistance_error(graph: Graph, inverse: Tensor, resistance: Tensor, error: float) -> float:
     """Bound the relative error of ``R_uv = X_uu + X_vv - 2 X_uv`` if the columns of X have this error.
 
-    It is at most ``error (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)`` plus rounding.
+    It is at most ``error (sqrt(X_uu) + sqrt(X_vv)) / sqrt(R_uv)`` plus rounding; infinite where R has cancelled to zero.
     """
-    root, real = inverse.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt(), resistance.isfinite() & (resistance > 0)
+    root = inverse.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    label = graph.padded_components
+    real = (label[..., :, None] == label[..., None, :]) & (label >= 0)[..., None]
+    real = real & ~torch.eye(root.shape[-1], dtype=torch.bool, device=root.device)
     ratio = torch.where(real, (root[..., :, None] + root[..., None, :]) / resistance.detach().sqrt(), 0.0)
     worst = float(ratio.max()) if ratio.numel() else 0.0
     return error * worst + torch.finfo(inverse.dtype).eps * worst**2

@@ -82,10 +82,10 @@ PROBING = 0.15
 """Fraction of the best time so far that probing another engine may take. Processor time of plans, of the first answer to one
 demand at 1e-8: 0.042 of 0.27 s on 200,000 random nodes with 10^6 edges (0.034 of it builds rows, which the answer needs),
 0.003 of 0.036 s on 50,000 scale-free nodes, 0.046 of 0.45 s on a geometric graph of 100,000, 0.010 of 0.135 s on a grid of
-300 x 300. What is taken for the spectrum of an expander is not probing, as the answer needs it (``benchmarks/plan.py``): with
-1 to 3 demands a random one beside them, for the estimate of the error, 3 to 18 %; with more, Lanczos for the layers of
-chebyshev, at most 10 % with 32, 15 to 17 % with 16, and 19 to 32 % with 4 to 8. Conjugate gradients would save that, but
-take 1.2 times as long in total with 4 demands on 200,000 random nodes and 1.7 times with 8."""
+300 x 300. What is taken for the spectrum of an expander is not probing, as the answer needs it (``benchmarks/plan.py``).
+With 1 to 3 demands a random one beside them, for the estimate of the error, takes 3 to 18 %. With more, Lanczos for the
+layers of chebyshev takes at most 10 % with 32, 15 to 17 % with 16, and 19 to 32 % with 4 to 8. Conjugate gradients would
+save that, but take 1.2 times as long in total with 4 demands on 200,000 random nodes and 1.7 times with 8."""
 LOOKING = 0.4
 """Minimum fraction of a factor's time, solve included, taken by its analysis: 0.41 to 0.67 by the predictions on four real
 graphs. Earlier questions count only once they have taken this much."""

@@ -62,7 +62,11 @@ def current_flow_closeness(graph: Any, *, resistance: Any = None, conductance: A
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     answer = pinv_diagonal(asked, **options)
-    return replace(answer, value=closeness_of(asked.graph, answer.value))
+    e = answer.error
+    error = (
+        None if e is None else math.inf if e >= 1 else e / (1 - e) + asked.graph.width * torch.finfo(answer.value.dtype).eps
+    )
+    return replace(answer, value=closeness_of(asked.graph, answer.value), error=error)
 
 
 def closeness_of(graph: Graph, diagonal: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:
@@ -98,11 +102,12 @@ def kirchhoff_index(
         answer = selected.diagonal(graph, tol)
         traces = answer.value.new_zeros(graph.num_graphs).index_add(0, graph.batch, answer.value)
         value = torch.where(whole, traces * graph.graph_sizes, torch.inf)
-        return replace(answer, value=value if graph.batched else value[0])
+        return replace(answer, value=value if graph.batched else value[0], error=_of_sum(graph, answer))
     if eps is None and graph.width <= DENSE:
         pairs = all_pairs(graph, request)
-        sums = (pairs.value.sums() if graph.batched else pairs.value.sum()) / 2
-        return replace(pairs, value=torch.where(whole if graph.batched else whole[0], sums, torch.inf))
+        sums = (pairs.value.sums() if graph.batched else pairs.value.sum(0).sum()) / 2
+        value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
+        return replace(pairs, value=value, error=_of_sum(graph, pairs))
     if eps is None and needs_gradient(graph):
         raise ValueError(_no_gradient(graph))
     eps = DEFAULT_EPS if eps is None else eps
@@ -132,6 +137,11 @@ def kirchhoff_index(
     note = f"within {relative:.1e} with probability {1 - FAILURE:g}, from {len(drawn)} random signs"
     note += ", stopped early" if short else ""
     return replace(as_estimate(answer, relative), value=value if graph.batched else value[0], note=note, stopped=short)
+
+
+def _of_sum(graph: Graph, answer: Answer) -> float | None:
+    """Bound the relative error of sums of an answer's entries, all positive, over a graph's nodes or pairs."""
+    return None if answer.error is None else answer.error + 2 * graph.width * torch.finfo(graph.dtype).eps
 
 
 def _no_gradient(graph: Graph) -> str:

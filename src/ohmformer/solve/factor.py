@@ -237,10 +237,12 @@ def _between_kept(
     """
     kept = len(first) - 1 - eliminated
     count = np.diff(first[: eliminated + 1])
-    last = np.nonzero((count > 0) & (row[np.minimum(first[:eliminated], max(len(row) - 1, 0))] >= eliminated))[0]
+    last = np.flatnonzero(count)
+    last = last[row[first[last]] >= eliminated]
     if float((count[last].astype(np.float64) ** 2).sum()) > 4.0 * most:
         return None
-    entries = np.concatenate([np.arange(first[j], first[j + 1]) for j in last]) if len(last) else np.empty(0, np.int64)
+    places = [np.arange(int(first[j]), int(first[j + 1])) for j in last]
+    entries = np.concatenate(places) if places else np.empty(0, np.int64)
     shape = len(last), kept
     ends = csr_array((np.ones(len(entries)), row[entries] - eliminated, np.append(0, np.cumsum(count[last]))), shape=shape)
     own = csr_array((np.ones(len(column)), column, start), shape=(len(start) - 1,) * 2)[eliminated:, eliminated:]

@@ -232,10 +232,9 @@ def estimated(
     low, high = interval(done, len(local), failure)
     value = (local + rest).clamp(min=(1 - eps) * (local + rest / low)).clamp(max=(1 + eps) * (local + rest / high))
     share = float((rest / (local + rest)).max()) if len(local) else 0.0
-    note = (
-        f"estimated within {eps:g}, all of them with probability {1 - FAILURE:g} by quantiles of chi squared, from {done} "
-    )
-    note += f"random projections of what walks of up to {walks.steps} steps leave, {share:.2g} of a value at most"
+    sure = f"all of a graph's with probability {1 - FAILURE:g} by quantiles of chi squared"
+    walked = f"what walks of up to {walks.steps} steps leave, {share:.2g} of a value at most"
+    note = f"estimated within {eps:g}, {sure}, from {done} random projections of {walked}"
     note += ", stopped early" if short else ""
     if worst.note and not worst.stopped:
         note = f"{note}; {worst.note}"

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ohmformer import native
@@ -18,6 +19,9 @@ from ohmformer.graph.memory import recall
 from ohmformer.solve.answer import Answer, check_reached, join
 from ohmformer.solve.engines.base import Part, Problem, Progress
 from ohmformer.solve.plan import INSTEAD_OF_LAYERS, SPENT, Plan, engine, fallback, make_plan
+
+EXTREME = {torch.float32: 40, torch.float64: 330}
+"""Binary exponents beyond which a demand is scaled before it is solved for, at most by three times as many."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,29 @@ class _PseudoInverse(torch.autograd.Function):
 
 
 def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
-    """Compute ``L^+ psi`` without gradient: solve every part of the batch with its engine and join the answers."""
-    start = perf_counter()
-    return replace(_solve(graph, psi, request), seconds=perf_counter() - start)
+    """Compute ``L^+ psi`` without gradient: solve every part of the batch with its engine and join the answers.
+
+    Demands whose squares would overflow or underflow are scaled by powers of two, which rounds nothing.
+    """
+    start, scale = perf_counter(), None if request.trace else _scale_of_extremes(graph, psi)
+    if scale is None:
+        answer = _solve(graph, psi, request)
+    else:
+        answer = _solve(graph, psi * scale, request)
+        answer = replace(answer, value=answer.value / scale)
+    return replace(answer, seconds=perf_counter() - start)
+
+
+def _scale_of_extremes(graph: Graph, psi: Tensor) -> Float[Tensor, "nodes k"] | None:
+    """Return powers of two for every demand of a graph that are about 1 / |psi|, or None if no demand is extreme."""
+    if graph.num_graphs == 1:
+        largest = torch.linalg.vector_norm(psi, torch.inf, dim=0, keepdim=True)
+    else:
+        owner = graph.batch[:, None].expand_as(psi)
+        largest = psi.new_zeros(graph.num_graphs, psi.shape[1]).scatter_reduce_(0, owner, psi.abs(), "amax")
+    exponent, limit = torch.where(largest > 0, largest, 1.0).log2().floor(), EXTREME[psi.dtype]
+    exponent = torch.where(exponent.abs() > limit, exponent, 0.0).clamp(-3 * limit, 3 * limit)
+    return (-exponent).exp2()[graph.batch] if exponent.any() else None
 
 
 def _solve(graph: Graph, psi: Tensor, request: Request) -> Answer:

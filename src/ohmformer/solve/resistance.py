@@ -226,9 +226,10 @@ def _inverses(graph: Graph, part: Part, request: Request) -> cubing.Inverses | N
     return found if worst <= request.tol or request.method == "cubing" else None
 
 
-def _certified(value: Any, found: cubing.Inverses, request: Request) -> Answer:
+def _certified(graph: Graph, value: Tensor | Matrices, found: cubing.Inverses, request: Request) -> Answer:
     answer = Answer(value, "cubing", found.layers, found.residual, found.bound, found.spectrum)
-    answer = replace(answer, error=found.resistance_error, error_kind="bound")
+    rounded = found.resistance_error + torch.finfo(graph.dtype).eps
+    answer = replace(answer, error=rounded, error_kind="bound")
     return check_reached(answer, request.tol, request.tol_of)
 
 
@@ -243,7 +244,7 @@ def _eliminated(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
     if torch.is_grad_enabled() and graph.resistance.requires_grad:
         other = _dense(graph, replace(request, method="direct", tol=TOL))[0].entries  # its gradient is one more solve
         found = Matrices(found.entries + torch.where(other.isfinite(), other - other.detach(), 0.0), found.sizes)
-    error = max(pairwise.error_bound(graph.width), torch.finfo(graph.dtype).eps)
+    error = pairwise.error_bound(graph.width) + torch.finfo(graph.dtype).eps
     answer = Answer(found, "elimination of pairs", 0, error, error, error=error, error_kind="bound")
     return found, check_reached(answer, request.tol, request.tol_of)
 
@@ -254,7 +255,7 @@ def _dense(graph: Graph, request: Request) -> tuple[Matrices, Answer]:
     inverse = graph.pad(answer.value)
     padded = circuit.resistance_from_pinv(graph, inverse)
     matrices = Matrices.unpad(padded if graph.batched else padded[None], graph.graph_sizes)
-    error = None if answer.error is None else resistance_error(inverse, padded, answer.error)
+    error = None if answer.error is None else resistance_error(graph, inverse, padded, answer.error)
     return matrices, replace(answer, error=error, rounded=False)
 
 
@@ -278,10 +279,11 @@ def _matrices(graph: Graph, part: Part, request: Request) -> tuple[Matrices, Ans
     inverses = _inverses(graph, part, request) if _has_inverse(part, request) else None
     if inverses is not None:
         matrices = inverses.all_pairs(graph).to(graph.dtype)
-        return matrices, _certified(matrices, inverses, request)
+        return matrices, _certified(graph, matrices, inverses, request)
     if not _is_eliminated(graph, part, request):
         matrices, answer = _dense(graph, request)
-        if request.method != "auto" or request.trace or reached(answer, request.tol, request.tol_of):
+        good = reached(answer, request.tol, request.tol_of) and answer.error is not None and answer.error < 1
+        if good or request.method != "auto" or request.trace:
             return matrices, check_reached(answer, request.tol, request.tol_of)
     return _eliminated(graph, request)
 
@@ -315,7 +317,7 @@ def _of_part(graph: Graph, u: Tensor, v: Tensor, part: Part, request: Request) -
     if inverses is not None and graph.num_graphs == 1 and len(u) <= 4 * PANEL and graph.dtype == torch.float64:
         return _pair_by_pair(graph, u, v, replace(request, method="cubing"))  # fast, and the error is squared
     if inverses is not None:
-        return _certified(inverses.between(u, v).to(graph.dtype), inverses, request)
+        return _certified(graph, inverses.between(u, v).to(graph.dtype), inverses, request)
     if graph.width > DENSE or (len(u) <= graph.width and not _is_eliminated(graph, part, request)):
         return _pair_by_pair(graph, u, v, request)
     if len(u) <= graph.width and request.tol_of == "residual":
@@ -367,4 +369,6 @@ def spanning_tree_marginals(graph: Any, *, resistance: Any = None, conductance: 
     """
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
     answer = effective_resistance(asked, "edges", **options)
-    return replace(answer, value=answer.value / asked.graph.resistance)
+    value = answer.value / asked.graph.resistance
+    error = None if answer.error is None else answer.error + torch.finfo(value.dtype).eps  # of the division
+    return replace(answer, value=value, error=error)

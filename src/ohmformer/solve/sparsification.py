@@ -74,9 +74,10 @@ def sparsify(
         return replace(_sparsified(found, eps, seed, progress), labels=asked.labels)
     answers = [_sparsified(one, eps, seed + i, progress) for i, one in enumerate(found.split())]
     edges = found.edge_graph.argsort(stable=True).split(found.edge_counts.tolist())
-    kept = torch.cat([mine[answer.kept] for mine, answer in zip(edges, answers, strict=True)])
     if not answers:
-        return GraphAnswer(found, "none", 0, 0.0, 0.0, kept=kept, error=0.0, error_kind="bound")
+        none = torch.empty(0, dtype=torch.long, device=found.device)
+        return GraphAnswer(found, "none", 0, 0.0, 0.0, kept=none, error=0.0, error_kind="bound")
+    kept = torch.cat([mine[answer.kept] for mine, answer in zip(edges, answers, strict=True)])
     return replace(join(answers, Graph.collate([a.graph for a in answers])), kept=kept, labels=asked.labels)
 
 

@@ -33,11 +33,11 @@ typedef struct {
 } Sums;
 
 INLINE void add_up(const int width, const Sums *a, int64_t from) {
-    double largest[CHUNK] = {0}, sum[CHUNK], rest[CHUNK];
+    double largest[CHUNK], sum[CHUNK], rest[CHUNK];
     for (int64_t i = 0; i < a->nodes;) { /* consecutive nodes of one component */
         const int64_t own = a->component[i];
-        double *to = a->sums + a->columns * own + from, *lost = to + a->columns * a->components;
-        memcpy(sum, to, width * sizeof *sum), memcpy(rest, lost, width * sizeof *rest);
+        double *to = a->sums + a->columns * own + from, *lost = to + a->columns * a->components, *most = a->largest + a->columns * own + from;
+        memcpy(sum, to, width * sizeof *sum), memcpy(rest, lost, width * sizeof *rest), memcpy(largest, most, width * sizeof *largest);
         for (; i < a->nodes && a->component[i] == own; i++) {
             const double *x = a->x + a->columns * i + from;
             for (int c = 0; c < width; c++) { /* sum + rest is exact up to eps^2 */
@@ -47,9 +47,8 @@ INLINE void add_up(const int width, const Sums *a, int64_t from) {
                 largest[c] = largest[c] < fabs(x[c]) ? fabs(x[c]) : largest[c];
             }
         }
-        memcpy(to, sum, width * sizeof *sum), memcpy(lost, rest, width * sizeof *rest);
+        memcpy(to, sum, width * sizeof *sum), memcpy(lost, rest, width * sizeof *rest), memcpy(most, largest, width * sizeof *largest);
     }
-    memcpy(a->largest + from, largest, width * sizeof *largest);
 }
 
 static int add_columns(const void *arguments, int64_t first, int64_t last) {
@@ -64,10 +63,10 @@ static int add_columns(const void *arguments, int64_t first, int64_t last) {
 }
 
 /* sums <- the sum of every column over every component, and its rounding error; largest <- the largest absolute value of every
- * column. */
+ * column on every component. */
 EXPORT int ohm_sums(int64_t threads, int64_t nodes, int64_t columns, int64_t components, const int64_t *component, const double *x,
                     double *sums, double *largest) {
     const Sums a = {nodes, columns, components, component, x, sums, largest};
-    memset(sums, 0, 2 * components * columns * sizeof *sums);
+    memset(sums, 0, 2 * components * columns * sizeof *sums), memset(largest, 0, components * columns * sizeof *largest);
     return share_out(threads, (columns + CHUNK - 1) / CHUNK, 1, add_columns, &a);
 }

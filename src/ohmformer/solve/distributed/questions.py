@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance
-from ohmformer.solve.distributed.answers import Tell, in_panels, say
+from ohmformer.solve.distributed.answers import Tell, fingerprint, in_panels, say
 from ohmformer.solve.distributed.engine import check_demands, plan_for, solve
 from ohmformer.solve.distributed.noise import Noise
 from ohmformer.solve.distributed.shard import Shard
@@ -35,7 +35,8 @@ def potentials(
     (:func:`read_answer` reads the whole answer), and existing panels are not solved for again.
     """
     psi = check_demands(shard, demands, center=center)
-    return _solved(shard, psi.shape[1], lambda columns: psi[:, columns], tol, panel, {"ask": "potentials"}, out, tell)
+    question = {"ask": "potentials", "demands": None if out is None else fingerprint(shard, demands)}
+    return _solved(shard, psi.shape[1], lambda columns: psi[:, columns], tol, panel, question, out, tell)
 
 
 def _solved(

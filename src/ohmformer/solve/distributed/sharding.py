@@ -109,8 +109,8 @@ def shard(
         raise ValueError(f"expected a partition among {', '.join(rules.RULES)}, got {partition!r}")
     if partition == "metis":
         rules.require("pymetis", "shards")
-    asked = {"edges": edges.name, "size": edges.size, "weights": edges.kind, "parts": parts, "partition": partition,
-             "nodes": nodes, "symmetrize": symmetrize}  # fmt: skip
+    asked = {"edges": edges.name, "size": edges.size, "mark": edges.mark, "weights": edges.kind, "parts": parts,
+             "partition": partition, "nodes": nodes, "symmetrize": symmetrize}  # fmt: skip
     work = _unfinished(out)
     note = (out if (out / MANIFEST).is_file() else work) / "asked.json"
     if note.is_file() and json.loads(note.read_text()) != asked:
@@ -190,11 +190,12 @@ def _counted(edges: EdgeStream, nodes: int | None, work: Path, tell: Progress) -
         np.arange(nodes or 0),
         [hashlib.sha256() for _ in range(3)],
     )
-    count = loops = 0
+    count = loops = last = 0
     for chunk in _told(edges, "counting edges", edges.about, tell):
         most = max((int(x.max()) for x in (chunk.tail, chunk.head) if len(x)), default=-1) + 1
         if nodes is not None and most > nodes:
             raise ValueError(f"expected nodes 0 to {nodes - 1} in {edges.name}, got {most - 1}")
+        last = max(last, most)
         if most > len(degree):
             more = np.arange(len(degree), max(most, min(2 * len(degree), most + 2**20)))
             degree, parent = np.concatenate([degree, np.zeros_like(more)]), np.concatenate([parent, more])
@@ -206,7 +207,7 @@ def _counted(edges: EdgeStream, nodes: int | None, work: Path, tell: Progress) -
         count, loops = count + len(ends[0]), loops + int((~real).sum())
         for digest, x in zip(digests, (chunk.tail, chunk.head, chunk.conductance), strict=True):
             digest.update(b"" if x is None else x.data)
-    last = nodes if nodes is not None else int(degree.nonzero()[0].max(initial=-1)) + 1
+    last = last if nodes is None else nodes
     root = _find(parent, np.arange(len(parent)))[:last]
     found = Counted(count, loops, " ".join(x.hexdigest() for x in digests), degree[:last], root)
     with whole_file(path) as temporary, temporary.open("wb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from ohmformer.constructions import SpectralFilter
 from ohmformer.graph import Spectrum
 from ohmformer.solve.answer import Answer, EigenAnswer, check_reached, check_tolerance
 from ohmformer.solve.costs import PANEL
-from ohmformer.solve.distributed.answers import AnswerFiles, Tell, certificate_of, in_panels, say
+from ohmformer.solve.distributed.answers import AnswerFiles, Tell, certificate_of, fingerprint, in_panels, say
 from ohmformer.solve.distributed.noise import node_noise
 from ohmformer.solve.distributed.shard import Shard
 
@@ -37,10 +38,17 @@ def spectral_filter(
 ) -> Answer:
     """Apply ``f(L)`` to signals for any smooth f, with one term of its Chebyshev series on ``[0, lmax]`` per layer.
 
-    As :func:`ohmformer.spectral_filter` with ``null=True``. With ``out``, ``name`` identifies f.
+    As :func:`ohmformer.spectral_filter` with ``null=True``. With ``out``, ``name`` stands in the certificate.
     """
     x = signals.to(shard.group.device, torch.float64)
-    return _filtered(shard, f, x.shape[1], lambda some: x[:, some], tol, panel, {"ask": name}, out, tell)
+    points = f(np.linspace(0.0, shard.largest, 1001))  # tells functions of the same name apart
+    function = hashlib.sha256(np.asarray(points, dtype=np.float64).tobytes()).hexdigest()
+    question: dict[str, object] = {
+        "ask": name,
+        "function": function,
+        "signals": None if out is None else fingerprint(shard, x),
+    }
+    return _filtered(shard, f, x.shape[1], lambda some: x[:, some], tol, panel, question, out, tell)
 
 
 def _filtered(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +47,13 @@ class EdgeStream:
     """The name used in error messages."""
     read: Callable[[], Iterator[Columns]]
     size: int
-    """Bytes of the file, or number of edges: a cheap check that it is unchanged."""
+    """Bytes of the file, or number of edges."""
     kind: str | None = None
     """``"resistance"`` or ``"conductance"`` if there are weights."""
     about: int | None = None
     """Approximate number of edges, if known before reading."""
+    mark: str = ""
+    """Checksum of arrays, or time of a file's last change: with ``size``, the check that edges are the same as before."""
 
     def __iter__(self) -> Iterator[Chunk]:
         for tail, head, weight in self.read():
@@ -90,7 +93,10 @@ def edge_arrays(tail: Any, head: Any, *, resistance: Any = None, conductance: An
             some = slice(first, first + CHUNK)
             yield u[some], v[some], None if w is None else w[some]
 
-    return EdgeStream("the edges", read, len(tail), None if weight is None else kind, len(tail))
+    checksum = 0
+    for x in (x for some in read() for x in some if x is not None):
+        checksum = zlib.crc32(x.tobytes(), checksum)
+    return EdgeStream("the edges", read, len(tail), None if weight is None else kind, len(tail), f"{checksum:08x}")
 
 
 def edge_file(
@@ -127,7 +133,7 @@ def edge_file(
     else:
         text = ", ".join(DELIMITERS)
         raise ValueError(f"expected a file of type .npz, .parquet, or {text} (packed by gzip or not), got {path.name}")
-    return EdgeStream(path.name, read, path.stat().st_size, kind, about)
+    return EdgeStream(path.name, read, path.stat().st_size, kind, about, str(path.stat().st_mtime_ns))
 
 
 def _columns(

@@ -99,7 +99,7 @@ class _Random:
         size = SMALL * float(norms[norms > 0].min()) if bool((norms > 0).any()) else 1.0
         self.demand, self.goal = random * (size / random.norm().clamp(min=1e-300)), (EXACT * size) ** 2
         self.ends, self.part, self.ended, self.over = Ends(part.floor), part, False, False
-        self.sizes: list[tuple[int, Tensor]] = [(0, norms.square().log())]
+        self.sizes: list[tuple[int, Tensor]] = [(0, norms[: part.panel].square().log())]
         self.most = min(layers_for(tol, Spectrum(part.floor, LARGEST)), STEPS) if part.floor else STEPS
 
     def look(self, state: State, column: int) -> bool:
@@ -108,7 +108,7 @@ class _Random:
         if len(beside) > 0:
             self.ends.look(diagonal[: len(beside)], beside)
         self.sizes.append((self.ends.steps, state.size[0, :column].clamp(min=1e-300).log()))
-        may_be_small = self.ends.steps >= self.part.trial and self.ends.low < 4 * self.part.floor  # half of the steps
+        may_be_small = 0 < self.part.trial <= self.ends.steps and self.ends.low < 4 * self.part.floor  # half of the steps
         self.ended = may_be_small and self._steps_in_all(state.goal[0, :column].log()) > self.most
         self.over = self.ended or self.ends.separated or self.ends.steps >= STEPS
         if self.over:
