@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_geometric
 
 import ohmformer as ohm
 from ohmformer import Graph, native
@@ -257,3 +258,11 @@ def test_choosing_a_library_does_not_import_torch():
     outcome = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.startswith("native kernels: ")
+
+
+@pytest.mark.skipif(native.active() is None, reason="no native kernels")
+def test_a_tensor_without_memory_of_its_own_is_refused_and_read_by_no_kernel():
+    wrapped = torch_geometric.EdgeIndex(torch.tensor([[0, 1], [1, 2]]))
+    label = torch.empty(3, dtype=torch.long)
+    with pytest.raises(ValueError, match="expected plain tensors for ohm_components, got EdgeIndex"):
+        native.call("ohm_components", 3, 2, wrapped, wrapped, label)

@@ -56,6 +56,8 @@ class Library:
         if any(x.device.type != "cpu" for x in values if isinstance(x, torch.Tensor)):
             raise ValueError(f"expected tensors on the CPU for {name}, got some on another device")
         plain = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values]
+        if odd := [x for x, at in zip(values, plain, strict=True) if isinstance(x, torch.Tensor) and not at and x.numel()]:
+            raise ValueError(f"expected plain tensors for {name}, got {type(odd[0]).__name__}")
         run = partial(getattr(self.functions, name), torch.get_num_threads(), *plain)
         stoppable = KERNELS[name].long and values[0] >= LONG and (_poll.get() or current_thread() is main_thread())
         failed = self._run_beside(run, values) if stoppable else run()
