@@ -1,13 +1,24 @@
 """The learned encoding: what its layers compute, and what its answers may not depend on."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import Data
+import torch_geometric
+from torch_geometric.data import Batch, Data, HeteroData
 
 from ohmformer import native
-from ohmformer.encoding import LinearTransformerPE, engines, paper_parameters
+from ohmformer.encoding import (
+    AddEdgeResistance,
+    AddRelativeEncoding,
+    AddResistancePE,
+    AddSpectrum,
+    LinearTransformerPE,
+    dense_pairs,
+    engines,
+    paper_parameters,
+)
 from tests.encoding.molecules import ZINC, batch_of, fuzzed, molecules, relabelled, zinc
 from tests.encoding.reference import reference
 
@@ -303,8 +314,8 @@ def test_pyg_data_and_batches_are_encoded_as_they_are(choice):
         ),
         ([("a", "b")], r"expected edge_index as a tensor of shape \(2, edges\), got a list that begins with \('a', 'b'\)"),
         ("a b", "expected edge_index as a tensor .* got a str"),
-        (None, "expected edge_index as a tensor .* got a NoneType"),
-        (Data(num_nodes=3), "expected edge_index as a tensor .* got a NoneType"),
+        (None, "expected data with an edge_index, it has none"),
+        (Data(num_nodes=3), "expected data with an edge_index, it has none"),
         (torch.zeros(2, 3), "expected edge_index as integers .* got torch.float32"),
         (
             torch.zeros(3, 2, dtype=torch.long),
@@ -335,3 +346,61 @@ def test_answers_are_the_same_in_inference_mode():
         with torch.inference_mode():
             found = encode(model, batch)
         torch.testing.assert_close(found.clone(), encode(model, batch), atol=2e-5, rtol=0)
+
+
+TRIANGLE = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
+EDGE_INDEX: Any = torch_geometric.EdgeIndex
+KINDS = {"int32": TRIANGLE.int(), "EdgeIndex": EDGE_INDEX(TRIANGLE, sparse_size=(3, 3))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_edge_index_of_another_kind_is_encoded_as_its_numbers(kind, stored):
+    model = LinearTransformerPE(16, read=("nodes", "edges")).eval()
+    right = model(Data(edge_index=TRIANGLE, num_nodes=3))
+    data = Data(edge_index=KINDS[kind], num_nodes=3)
+    data = AddSpectrum()(data) if stored else data
+    batch: Any = Batch.from_data_list([data, data])
+    batch.batch = batch.batch.int()
+    for found in (model(data), [x[: len(y)] for x, y in zip(model(batch), right, strict=True)]):
+        for x, y in zip(found, right, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-6)
+    for transform in (AddResistancePE(), AddEdgeResistance(), AddRelativeEncoding("heat"), AddRelativeEncoding("walks")):
+        plain, other = (transform(Data(edge_index=x, num_nodes=3)) for x in (TRIANGLE, KINDS[kind]))
+        torch.testing.assert_close(plain[transform.attr_name], other[transform.attr_name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("read", ["nodes", "edges", "pairs"])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_in_float64_takes_stored_spectra(read, training):
+    model = LinearTransformerPE(16, read=read).double().train(training)
+    data = Data(edge_index=TRIANGLE, num_nodes=3)
+    stored = Batch.from_data_list([AddSpectrum()(data.clone())])
+    torch.testing.assert_close(model(stored), model(data), rtol=0, atol=1e-5)  # spectra are stored in float32
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_pairs_of_a_batch_include_empty_graphs_at_its_end(stored):
+    graphs = [Data(edge_index=TRIANGLE, num_nodes=3), Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=0)]
+    batch: Any = Batch.from_data_list([AddSpectrum()(x) if stored else x for x in graphs])
+    found = LinearTransformerPE(16, read="pairs")(batch)
+    assert found.shape == (2, 3, 3, 16)
+    assert not found[1].any()
+    assert dense_pairs(torch.ones(9, 1), batch.batch, graphs=2).shape == (2, 3, 3, 1)
+
+
+def test_data_of_another_kind_is_refused_in_the_same_sentence_everywhere():
+    many = HeteroData()
+    many["a"].x = torch.ones(3, 1)
+    part = AddSpectrum()(Data(edge_index=TRIANGLE, num_nodes=3))
+    del part["spectrum_check"]
+    refused = {
+        "expected homogeneous data, got a HeteroData": many,
+        "expected data with an edge_index, it has none": Data(x=torch.ones(3, 1)),
+    }
+    for ask in (LinearTransformerPE(16), AddSpectrum(), AddResistancePE(), AddRelativeEncoding("heat")):
+        for sentence, data in refused.items():
+            with pytest.raises(ValueError, match=sentence):
+                ask(data)
+    with pytest.raises(ValueError, match="spectrum_check is missing: use AddSpectrum again"):
+        LinearTransformerPE(16)(part)

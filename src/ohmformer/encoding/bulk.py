@@ -23,6 +23,7 @@ from torch import Tensor
 from ohmformer.encoding import transforms
 from ohmformer.encoding.pyg import Batch, Data
 from ohmformer.encoding.quantities import check_quantities, exact_quantities
+from ohmformer.encoding.saving import shipped
 from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file
@@ -70,6 +71,9 @@ def encoder(name: str, exact: Sequence[str] = (), s: float = 0.5) -> Encode:
 
     It also returns the quantities named in ``exact``.
     """
+    if name not in (*FIXED, *shipped()) and "/" not in name and not Path(name).exists():
+        known = ", ".join((*shipped(), *FIXED))
+        raise ValueError(f"expected encoding= as one of {known}, a model's folder, or OWNER/NAME on the hub, got {name!r}")
     transform = FIXED[name]() if name in FIXED else transforms.AddLinearTransformerPE(name, "pe")
 
     def encode(graphs: list[Data]) -> Columns:

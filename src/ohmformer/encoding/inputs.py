@@ -7,6 +7,7 @@ edge then counts twice, a factor that the scaling by degrees cancels. Self-loops
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,13 @@ from ohmformer.encoding.dynamics import CHUNK, GramState, IncidenceState, Sparse
 from ohmformer.graph import Graph
 from ohmformer.graph.blocks import ENTRIES, Block, Blocks
 from ohmformer.graph.edges import check_directions_agree, lists_both_directions
+
+KEPT = "spectrum_values", "spectrum_vectors", "spectrum_check"
+"""Attributes of PyG data that store spectra."""
+SAMPLED = (
+    "the encoding of a sampled subgraph is not that of its nodes in the whole graph: encode the whole graph once and take "
+    "rows n_id of it"
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,44 @@ class Pairs:
         return pairs, chosen[self.graph.batch].nonzero()[:, 0]
 
 
+def unpack(
+    edge_index: Any, edge_weight: Any, batch: Any, num_nodes: Any, x: Any, spectrum: Any, *, features: bool
+) -> tuple[
+    Tensor, Tensor | None, Tensor | None, int | None, Tensor | None, tuple[Tensor, Tensor, Tensor] | None, int | None
+]:
+    """Return the arguments of an encoding, those that are not given from PyG data, and the number of graphs if known."""
+    graphs = None
+    if hasattr(edge_index, "edge_index"):
+        data = edge_index
+        if "n_id" in data or "input_id" in data:
+            warnings.warn(SAMPLED, stacklevel=4)
+        edge_index = data.edge_index
+        edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in data else edge_weight
+        batch = getattr(data, "batch", None) if batch is None else batch
+        num_nodes = data.num_nodes if num_nodes is None else num_nodes
+        x = data.x if x is None and features else x
+        graphs = len(data.ptr) - 1 if "ptr" in data else None
+        stored = [name for name in KEPT if name in data]
+        if spectrum is None and stored:
+            if missing := [name for name in KEPT if name not in stored]:
+                raise ValueError(f"expected {', '.join(KEPT)} in the data, {missing[0]} is missing: use AddSpectrum again")
+            spectrum = tuple(data[name] for name in KEPT)
+    batch = batch.long() if isinstance(batch, Tensor) else batch
+    return plain_index(edge_index), edge_weight, batch, num_nodes, x, spectrum, graphs  # pyright: ignore[reportReturnType]
+
+
+def plain_index(edge_index: Any) -> Int[Tensor, "2 edges"]:
+    """Return ``edge_index`` (PyG's ``EdgeIndex`` too) as a plain tensor of int64; raise a ValueError if it is none."""
+    if hasattr(edge_index, "as_tensor"):
+        edge_index = edge_index.as_tensor()
+    if edge_index is None:
+        raise ValueError("expected data with an edge_index, it has none")
+    if hasattr(edge_index, "node_types"):
+        raise ValueError("expected homogeneous data, got a HeteroData: use data.to_homogeneous()")
+    _check_edge_index(edge_index)
+    return edge_index.long()
+
+
 def read_pairs(
     edge_index: Any,
     edge_weight: Tensor | None,
@@ -107,16 +153,20 @@ def read_pairs(
     l1: bool,
     dtype: torch.dtype,
     combinatorial: bool = False,
+    graphs: int | None = None,
 ) -> Pairs:
-    """Check the edges of one graph or of a batch; raise a ValueError that says what is wrong with them."""
-    _check_edge_index(edge_index)
-    edge_index = edge_index.long()
+    """Check the edges of one graph or of a batch; raise a ValueError that says what is wrong with them.
+
+    The number of ``graphs`` is only needed if the last ones have no nodes.
+    """
+    edge_index = plain_index(edge_index)
     u, v = edge_index
     low, top = (int(x) for x in torch.aminmax(edge_index)) if edge_index.numel() else (0, -1)
     nodes = num_nodes if num_nodes is not None else len(batch) if batch is not None else top + 1
     if low < 0 or top >= nodes:
         raise ValueError(f"expected node numbers in 0..{nodes - 1}, got {low if low < 0 else top}")
-    batch, graphs = _read_batch(batch, nodes, u, v)
+    batch, least = _read_batch(batch, nodes, u, v)
+    graphs = max(least, graphs or 0)
     both_directions = lists_both_directions(edge_index)
     unit: float | Tensor = 0.5 if both_directions else 1.0
     if edge_weight is None:

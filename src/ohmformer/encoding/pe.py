@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -18,19 +17,15 @@ from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, 
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.engines import Problem, Read, Turn, encode, error_of, functions_of, on_spectra
 from ohmformer.encoding.initial import draw_weights, empty_linear, start_of
-from ohmformer.encoding.inputs import Pairs, read_pairs
+from ohmformer.encoding.inputs import Pairs, plain_index, read_pairs, unpack
 from ohmformer.encoding.norm import RunningNorm
 from ohmformer.encoding.on_spectrum import weights_of
 from ohmformer.encoding.paper import sizes_of
 from ohmformer.encoding.small_graphs import at_nodes_and_edges, conductances, spectrum
-from ohmformer.encoding.spectra import KEPT, Spectra, every_pair, kept_spectra
+from ohmformer.encoding.spectra import Spectra, every_pair, kept_spectra
 
 Function = TypeVar("Function", bound=Callable)
 
-SAMPLED = (
-    "the encoding of a sampled subgraph is not that of its nodes in the whole graph: encode the whole graph once and take "
-    "rows n_id of it"
-)
 UNTRACED = (
     "expected kept spectra to export, or to compile as one graph: what is computed depends on the sizes of graphs, so no "
     "trace fits all; use AddSpectrum"
@@ -202,20 +197,12 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         >>> [x.shape for x in LinearTransformerPE(dim=4, read=("nodes", "edges"))(path)]
         [torch.Size([3, 4]), torch.Size([4, 4])]
         """
-        if hasattr(edge_index, "edge_index"):
-            data: Any = edge_index
-            if "n_id" in data or "input_id" in data:
-                warnings.warn(SAMPLED, stacklevel=2)
-            edge_index = data.edge_index
-            edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in data else edge_weight
-            batch = getattr(data, "batch", None) if batch is None else batch
-            num_nodes = data.num_nodes if num_nodes is None else num_nodes
-            x = data.x if x is None and self.phi0 == "features" else x
-            spectrum = tuple(data[name] for name in KEPT) if spectrum is None and KEPT[0] in data else spectrum  # pyright: ignore
+        found = unpack(edge_index, edge_weight, batch, num_nodes, x, spectrum, features=self.phi0 == "features")
+        edge_index, edge_weight, batch, num_nodes, x, spectrum, graphs = found
         if spectrum is None and _is_exporting():
             raise ValueError(UNTRACED)
         if spectrum is None or not self.functions or (edge_weight is not None and edge_weight.requires_grad):
-            return self._compute(edge_index, edge_weight, batch, num_nodes, x, generator, width)
+            return self._compute(edge_index, edge_weight, batch, num_nodes, x, generator, width, graphs)
         nodes = len(spectrum[0])
         if num_nodes is not None and num_nodes != nodes:
             raise ValueError(f"expected the spectra of {num_nodes} nodes, got those of {nodes}: use AddSpectrum again")
@@ -230,6 +217,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
 
     def on(self, spectra: Spectra, edge_index: Int[Tensor, "2 edges"], width: int | None = None) -> Any:
         """Return the result of :meth:`forward` for graphs whose spectra are known."""
+        edge_index, spectra = plain_index(edge_index), spectra.to(self._dtype)
         if not spectra.padded:
             known = spectra.values, spectra.vectors
             found = self._small(known, edge_index, spectra.owner, len(spectra.start) - 1)
@@ -258,7 +246,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
     @_untraced
     def _compute(
         self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None, x: Tensor | None,
-        generator: torch.Generator | None, width: int | None,
+        generator: torch.Generator | None, width: int | None, graphs: int | None,
     ) -> Any:  # fmt: skip
         """Encode graphs without stored spectra."""
         if num_nodes is None and batch is None and x is not None:
@@ -268,12 +256,12 @@ class LinearTransformerPE(saving.Saved, nn.Module):
             found = None if matrix is None else self._small(spectrum(matrix, self.laplacian)[:2], edge_index, None, 1)
             if found is not None:
                 return found
-        pairs = self._pairs(edge_index, edge_weight, batch, num_nodes)
+        pairs = self._pairs(edge_index, edge_weight, batch, num_nodes, graphs)
         with torch.autocast(self.scalars.device.type, enabled=False):
             if self.functions:
                 found = functions_of(pairs, self._weights(), self.reads, restore=self.phi0 == "walks", seed=self.seed)
                 start = torch.cat([pairs.graph.graph_offsets, pairs.graph.graph_sizes.sum()[None]])
-                return self._read(found, edge_index.long(), start, pairs.graph.batch, width)
+                return self._read(found, edge_index, start, pairs.graph.batch, width)
             layers = self._layers()
             draws = self.draws if self.phi0 == "random" else 1
             starts = [start_of(self, pairs, x, generator, draw) for draw in range(draws)]
@@ -281,12 +269,14 @@ class LinearTransformerPE(saving.Saved, nn.Module):
             phi = sum(phis[1:], phis[0]) / draws
             return self._out("nodes", partial(_turned, phi))
 
-    def _pairs(self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, num_nodes: int | None) -> Pairs:
+    def _pairs(
+        self, edge_index: Any, edge_weight: Tensor | None, batch: Tensor | None, nodes: int | None, graphs: int | None = None
+    ) -> Pairs:
         """Read and check edges, in the dtype in which the layers' N is computed."""
         kind = torch.float64 if self.functions and self.scalars.device.type != "mps" else self._dtype
         pairs = read_pairs(
-            edge_index, edge_weight, batch, num_nodes, l1=self.degrees == "l1", dtype=kind,
-            combinatorial=self.laplacian == "combinatorial",
+            edge_index, edge_weight, batch, nodes, l1=self.degrees == "l1", dtype=kind,
+            combinatorial=self.laplacian == "combinatorial", graphs=graphs,
         )  # fmt: skip
         if pairs.graph.device != self.scalars.device:
             raise ValueError(

@@ -119,9 +119,11 @@ def _walks(data: Data, steps: int) -> Float[Tensor, "pairs steps"]:
 
 
 def dense_pairs(
-    rows: Float[Tensor, "pairs k"], batch: Int[Tensor, " nodes"], width: int | None = None
+    rows: Float[Tensor, "pairs k"], batch: Int[Tensor, " nodes"], width: int | None = None, graphs: int = 0
 ) -> Float[Tensor, "graphs width width k"]:
     """Arrange the rows of all pairs of a batch as ``(graphs, width, width, k)``, with zeros on padding.
+
+    The number of ``graphs`` is only needed if the last ones have no nodes.
 
     >>> dense_pairs(torch.arange(5.0)[:, None], torch.tensor([0, 1, 1]))[:, :, :, 0]
     tensor([[[0., 0.],
@@ -130,7 +132,7 @@ def dense_pairs(
             [[1., 2.],
              [3., 4.]]])
     """
-    sizes = torch.bincount(batch)
+    sizes = torch.bincount(batch, minlength=graphs)
     if int(sizes.square().sum()) != len(rows):
         raise ValueError(f"expected a row for each of {int(sizes.square().sum())} pairs of nodes, got {len(rows)}")
     start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])

@@ -7,7 +7,7 @@ collates them without options. Nothing here needs to know a size on the host.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,8 +21,6 @@ from ohmformer.encoding.kernels import supports
 
 DENSE = 2**25
 """Most entries for which functions of N are computed at all pairs of nodes in order to read some, if there is no kernel."""
-KEPT = "spectrum_values", "spectrum_vectors", "spectrum_check"
-"""Attributes of PyG data that store spectra."""
 OTHERS = "expected the spectra of these graphs, got those of other edges, weights or Laplacian: use AddSpectrum again"
 
 
@@ -53,6 +51,10 @@ class Spectra:
         size = start.diff().index_select(0, owner)
         offset = size.cumsum(0) - size if width is None else width * torch.arange(len(owner), device=owner.device)
         return cls(values, vectors, start, owner, size, start.index_select(0, owner), offset, width is not None)
+
+    def to(self, dtype: torch.dtype) -> Spectra:
+        """Convert eigenvalues and eigenvectors to another dtype."""
+        return replace(self, values=self.values.to(dtype), vectors=self.vectors.to(dtype))
 
     @classmethod
     def of(cls, pairs: Pairs, dtype: torch.dtype) -> Spectra:

@@ -24,6 +24,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -33,11 +34,11 @@ import ohmformer as ohm
 from ohmformer import native
 from ohmformer.encoding.arguments import check_choices
 from ohmformer.encoding.engines import MOST_NODES, SPECTRA_UP_TO
-from ohmformer.encoding.inputs import read_pairs
+from ohmformer.encoding.inputs import KEPT, plain_index, read_pairs
 from ohmformer.encoding.pe import LinearTransformerPE
 from ohmformer.encoding.pyg import BaseTransform, Data, functional_transform
 from ohmformer.encoding.small_graphs import conductances, spectrum
-from ohmformer.encoding.spectra import KEPT, Spectra, fingerprint
+from ohmformer.encoding.spectra import Spectra, fingerprint
 from ohmformer.graph import Graph
 
 SIGNS = ("none", "canonical", "random", "absolute")
@@ -100,6 +101,16 @@ def heat_at(data: Data, times: Sequence[int | float], laplacian: str, u: Tensor,
     return spectra.read(torch.exp(-values[:, None] * torch.tensor(times, dtype=torch.float64)).float(), u, v)
 
 
+def with_plain_index(data: Data) -> Any:
+    """Return the data, or a shallow copy whose ``edge_index`` is a plain tensor of int64."""
+    index = plain_index(getattr(data, "edge_index", data))
+    if index is data.edge_index:
+        return data
+    data = copy.copy(data)
+    data.edge_index = index
+    return data
+
+
 class Encoding(BaseTransform):
     """Base class of transforms that compute one tensor; ``repr`` shows all arguments."""
 
@@ -115,9 +126,8 @@ class Encoding(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         """Add the encoding to the data."""
-        if data.edge_index is None:
-            raise ValueError("expected data with an edge_index, it has none")
-        value = self.encode(data).to(data.edge_index.device, self.dtype)
+        plain = with_plain_index(data)
+        value = self.encode(plain).to(plain.edge_index.device, self.dtype)
         if self.attr_name is not None:
             data[self.attr_name] = value
             return data
@@ -182,18 +192,17 @@ class AddSpectrum(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         """Add the spectrum to the data."""
-        if data.edge_index is None:
-            raise ValueError("expected data with an edge_index, it has none")
-        weight, matrix = data.get("edge_weight", None), conductances_of(data)
+        plain = with_plain_index(data)
+        weight, matrix = plain.get("edge_weight", None), conductances_of(plain)
         if matrix is not None:
             spectra, _ = _spectra_of_one(matrix, self.laplacian)
         else:
             pairs = read_pairs(
-                data.edge_index, weight, data.get("batch", None), data.num_nodes, l1=False, dtype=torch.float64,
-                combinatorial=self.laplacian == "combinatorial",
+                plain.edge_index, weight, plain.get("batch", None), plain.num_nodes, l1=False, dtype=torch.float64,
+                combinatorial=self.laplacian == "combinatorial", graphs=len(plain.ptr) - 1 if "ptr" in plain else None,
             )  # fmt: skip
             spectra = Spectra.of(pairs, torch.float32)
-        check = fingerprint(data.edge_index, weight, spectra.first, spectra.owner, len(spectra.start) - 1, self.laplacian)
+        check = fingerprint(plain.edge_index, weight, spectra.first, spectra.owner, len(spectra.start) - 1, self.laplacian)
         for name, value in zip(KEPT, (spectra.values, spectra.vectors, check), strict=True):
             data[name] = value
         return data

@@ -127,4 +127,5 @@ def encode(
             source, out, encoding, reading=reading, exact=exact or (), s=s, chunk=chunk, cluster=cluster,
             progress=lambda rows, bad: show(rows, lines, f"encoding, {bad} graphs bad"),
         )  # fmt: skip
-    typer.echo(f"{rows - bad} graphs in {out}, {bad} that could not be read in {out.with_suffix('.bad.csv')}")
+    unread = f", {bad} that could not be read in {out.with_suffix('.bad.csv')}" if bad else ""
+    typer.echo(f"{rows - bad} graph{'' if rows - bad == 1 else 's'} in {out}{unread}")

@@ -17,7 +17,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 CODES = {
     0: "success",
     1: "`ohmformer verify` found a bound that does not hold, or the program failed",
-    2: "a file, an option or a package is not as expected; one line on standard error says what, and nothing is written",
+    2: "a file, an option or a package is not as expected; standard error says what in one line (after the usage, if an "
+    "option is unknown or has none of its choices), and nothing is written",
     3: "`ohmformer solve` was stopped by Ctrl-C; the best answer so far is printed, with its certificate",
     130: "another command was stopped by Ctrl-C; commands that can resume continue when the same command is given again",
 }

@@ -266,7 +266,9 @@ def _embedding(named: NamedGraph, ask: Question) -> Solved:
     columns = {f"x{i + 1}": answer.value[:, i].numpy() for i in range(ask.k)}
     error = answer.error or 1.0  # of squared distances; coordinates are as accurate as the potentials they are computed from
     scale = {name: answer.residual / error * float(abs(x).max()) for name, x in columns.items()}
-    return Solved(answer, {"node": labels_of(named), **columns}, scale=scale)
+    off = f"a squared distance is a resistance on average, off by up to {100 * error:.0f} %"
+    notes = (f"{ask.k} random coordinates: {off}; --k asks for more",) if error > 0.01 else ()
+    return Solved(answer, {"node": labels_of(named), **columns}, notes=notes, scale=scale)
 
 
 def _heat(named: NamedGraph, ask: Question) -> Solved:

@@ -25,6 +25,9 @@ def report(
         from ohmformer.graph.files import whole_file
         from ohmformer.native import machine
 
+        for folder in (results, runs):
+            if not folder.is_dir():
+                typer.echo(f"note: there is no folder {folder}", err=True)
         parts = sections(results, runs)
         lead = (
             "<p>A linear Transformer that sees a graph only through its incidence matrix solves electric flow, resistances, "
