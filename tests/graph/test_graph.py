@@ -180,12 +180,23 @@ def test_demands_are_added_up_without_loss(width):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_large_demands_on_one_component_excuse_nothing_on_another(dtype):
+def test_large_demands_on_one_graph_of_a_batch_excuse_nothing_on_another(dtype):
     g = Graph.collate([Graph.from_edges([(0, 1), (1, 2)])] * 2).to(dtype=dtype)
     large = 0.1 / torch.finfo(dtype).eps
     assert g.check_demands([large, -large, 0.0, 1.0, 0.0, -1.0]).shape == (6, 1)
-    with pytest.raises(ValueError, match="demand 0 sums to 1 on component 1"):
+    with pytest.raises(ValueError, match="demand 0 sums to 1 on component"):
         g.check_demands([large, -large, 0.0, 1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_means_may_be_subtracted_from_demands_that_are_almost_equal_on_a_small_component(seed):
+    rng = np.random.default_rng(seed)
+    g = Graph.from_edges([*((i, i + 1) for i in range(998)), (999, 1000)])
+    psi = rng.standard_normal((1001, 64))
+    psi[999:] = 1 + 1e-9 * psi[999:]
+    for nodes in (slice(0, 999), slice(999, None)):
+        psi[nodes] -= psi[nodes].mean(0)
+    assert g.check_demands(psi).shape == (1001, 64)
 
 
 def test_demands_may_be_lists():

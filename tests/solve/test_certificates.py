@@ -10,6 +10,7 @@ import torch
 
 import ohmformer as ohm
 from ohmformer import Graph, native
+from ohmformer.graph import circuit
 from ohmformer.solve import certificate, pairwise
 from ohmformer.solve.factor import prepared
 from tests.solve.true_errors import (
@@ -203,8 +204,15 @@ def test_resistances_of_all_pairs_that_would_cancel_are_eliminated_without_subtr
     assert answer.value[100, 101] == pytest.approx(1e-14, rel=answer.error)
     assert answer.error is not None
     assert answer.error < 1e-10
-    by_solves = ohm.effective_resistance(path, "all", method="chebyshev", tol=1e-3)
-    assert by_solves.error == math.inf
+    place = torch.cat([torch.zeros(1).double(), ohms.cumsum(0)])
+    half = (place[:, None] - place).abs() / -2
+    inverse = half - half.mean(0) - half.mean(1, keepdim=True) + half.mean()
+    cancelled = circuit.resistance_from_pinv(path, inverse)
+    off = abs(float(cancelled[100, 101]) / 1e-14 - 1)
+    assert off > 1e-3
+    assert certificate.resistance_error(path, inverse, cancelled, 0.0) >= off
+    cancelled[100, 101] = 0.0
+    assert certificate.resistance_error(path, inverse, cancelled, 0.0) == math.inf
 
 
 @pytest.mark.parametrize("seed", range(5))

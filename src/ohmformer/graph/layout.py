@@ -210,12 +210,21 @@ class Layout:
         native.call("ohm_sums", *x.shape, self.num_components, self.components, x.contiguous(), sums, largest)
         return sums[0] + sums[1], largest
 
+    def _largest_of_graphs(self, largest: Float[Tensor, "components k"]) -> Float[Tensor, "_ k"]:
+        """Return for every component the largest of the components of its graph; one row if there is one graph."""
+        if self.num_graphs == 1:
+            return largest.amax(dim=0, keepdim=True)
+        owner = self.batch.new_zeros(self.num_components).scatter(0, self.components, self.batch)
+        none = largest.new_zeros(self.num_graphs, largest.shape[1])
+        return none.scatter_reduce(0, owner[:, None].expand_as(largest), largest, "amax")[owner]
+
     def check_demands(
         self, demands: Tensor | np.ndarray | Sequence[Any], *, center: bool = False
     ) -> Float[Tensor, "nodes demands"]:
         """Return ``demands`` as ``(nodes, demands)``; raise a ValueError if one does not sum to zero on each component.
 
-        With ``center=True`` the mean over each component is subtracted instead.
+        With ``center=True`` the mean over each component is subtracted instead. A sum may be off by rounding, also of larger
+        numbers from which a mean was subtracted: of those on the component, and of the largest on its graph.
         """
         demands = as_numbers(demands)
         psi = self.check_signals(demands) if center else self._check_shape(demands)
@@ -225,15 +234,15 @@ class Layout:
         if not sums.isfinite().all():
             self.check_signals(psi)
         eps = max(torch.finfo(x).eps for x in (psi.dtype, demands.dtype) if x.is_floating_point)
-        largest = self.component_sizes[:, None] * largest
-        off = sums.abs() - 8 * eps * largest
+        size, most = self.component_sizes[:, None], self._largest_of_graphs(largest)
+        off = sums.abs() - eps * size * (8 * largest + most)
         if off.max() > 0:
             component, column = divmod(int(off.argmax()), psi.shape[1])
             raise ValueError(
                 f"expected every demand to sum to zero on each component, demand {column} sums to "
                 f"{sums[component, column].item():.3g} on component {component}; pass center=True to subtract the mean"
             )
-        rounded = bool((sums.abs() <= torch.finfo(psi.dtype).eps * largest).all())
+        rounded = bool((sums.abs() <= torch.finfo(psi.dtype).eps * size * most).all())
         return psi if rounded else self.center(psi)
 
 

@@ -118,8 +118,8 @@ def resistance_error(graph: Graph, inverse: Tensor, resistance: Tensor, error: f
     real = (label[..., :, None] == label[..., None, :]) & (label >= 0)[..., None]
     real = real & ~torch.eye(root.shape[-1], dtype=torch.bool, device=root.device)
     ratio = torch.where(real, (root[..., :, None] + root[..., None, :]) / resistance.detach().sqrt(), 0.0)
-    worst = float(ratio.max()) if ratio.numel() else 0.0
-    return error * worst + torch.finfo(inverse.dtype).eps * worst**2
+    worst = float(ratio.nan_to_num(nan=torch.inf, posinf=torch.inf).max()) if ratio.numel() else 0.0
+    return error * worst + torch.finfo(inverse.dtype).eps * worst**2 if worst < math.inf else math.inf
 
 
 def rounding_norm(graph: Graph, phi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:

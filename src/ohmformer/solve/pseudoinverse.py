@@ -117,12 +117,17 @@ def solve(graph: Graph, psi: Tensor, request: Request) -> Answer:
 
 
 def _scale_of_extremes(graph: Graph, psi: Tensor) -> Float[Tensor, "nodes k"] | None:
-    """Return powers of two for every demand of a graph that are about 1 / |psi|, or None if no demand is extreme."""
+    """Return powers of two for every demand of a graph that are about 1 / |psi|, or None if no demand is extreme.
+
+    Demands sum to zero, so the largest entry tells their size.
+    """
+    if not psi.numel():
+        return None
     if graph.num_graphs == 1:
-        largest = torch.linalg.vector_norm(psi, torch.inf, dim=0, keepdim=True)
+        largest = psi.amax(dim=0, keepdim=True)
     else:
         owner = graph.batch[:, None].expand_as(psi)
-        largest = psi.new_zeros(graph.num_graphs, psi.shape[1]).scatter_reduce_(0, owner, psi.abs(), "amax")
+        largest = psi.new_zeros(graph.num_graphs, psi.shape[1]).scatter_reduce_(0, owner, psi, "amax")
     exponent, limit = torch.where(largest > 0, largest, 1.0).log2().floor(), EXTREME[psi.dtype]
     exponent = torch.where(exponent.abs() > limit, exponent, 0.0).clamp(-3 * limit, 3 * limit)
     return (-exponent).exp2()[graph.batch] if exponent.any() else None
