@@ -101,7 +101,7 @@ def heat_at(data: Data, times: Sequence[int | float], laplacian: str, u: Tensor,
     return spectra.read(torch.exp(-values[:, None] * torch.tensor(times, dtype=torch.float64)).float(), u, v)
 
 
-def with_plain_index(data: Data) -> Any:
+def with_plain_index(data: Any) -> Any:
     """Return the data, or a shallow copy whose ``edge_index`` is a plain tensor of int64."""
     index = plain_index(getattr(data, "edge_index", data))
     if index is data.edge_index:
@@ -124,7 +124,7 @@ class Encoding(BaseTransform):
         """Return the tensor to add to the data."""
         raise NotImplementedError
 
-    def forward(self, data: Data) -> Data:
+    def forward(self, data: Any) -> Any:
         """Add the encoding to the data."""
         plain = with_plain_index(data)
         value = self.encode(plain).to(plain.edge_index.device, self.dtype)
@@ -190,7 +190,7 @@ class AddSpectrum(BaseTransform):
         check_choices(laplacian=laplacian)
         self.laplacian = laplacian
 
-    def forward(self, data: Data) -> Data:
+    def forward(self, data: Any) -> Any:
         """Add the spectrum to the data."""
         plain = with_plain_index(data)
         weight, matrix = plain.get("edge_weight", None), conductances_of(plain)
