@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 import ohmformer as ohm
@@ -42,6 +43,35 @@ def test_ten_threads_asking_different_questions_at_once_get_the_answers_of_lapac
 
     with ThreadPoolExecutor(len(parts)) as pool:
         assert max(pool.map(ask, range(len(parts)))) < 1e-5
+
+
+class IndexedByTensors(TorchDispatchMode):
+    """Collects the sizes of results of ``x[i]``, which torch shares among its threads unless they are small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.take.default):
+            self.sizes.append(result.numel())
+        return result
+
+
+@pytest.mark.skipif(native.active() is None, reason="torch alone uses its threads")
+def test_questions_about_a_batch_of_small_graphs_never_wait_for_threads_of_torch_to_index():
+    batch = Graph.collate([random_graph(10 + i % 30, 60, seed=i) for i in range(400)])
+    demand = batch.center(torch.randn(batch.num_nodes, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    assert batch.num_edges > 3 * 4096
+    for ask in (
+        lambda: ohm.effective_resistance(replace(batch)),
+        lambda: ohm.effective_resistance(replace(batch), "all"),
+        lambda: ohm.potentials(replace(batch), demand),
+    ):
+        with IndexedByTensors() as seen:
+            ask()
+        assert max(seen.sizes, default=0) < 4096
 
 
 class Resistances(Dataset):

@@ -183,7 +183,7 @@ class Layout:
 
     def _means_on_nodes(self, x: Tensor) -> Tensor:
         mean = self.component_means(x)
-        return mean if len(mean) == 1 else mean[self.components]
+        return mean if len(mean) == 1 else mean.index_select(0, self.components)
 
     def check_signals(self, signals: Tensor | np.ndarray | Sequence[Any]) -> Float[Tensor, "nodes signals"]:
         """Return ``signals`` as ``(nodes, signals)`` in the graph's dtype, or raise a ValueError that says what is wrong."""

@@ -109,7 +109,7 @@ def _estimated_or_solved(
 ) -> Answer:
     """Compute resistances of pairs, estimated if allowed and cheaper; ``local`` is their local part if known."""
     u, v = pairs.t()
-    joined = graph.components[u] == graph.components[v]
+    joined = graph.components.index_select(0, u) == graph.components.index_select(0, v)
     few = graph.width <= SMALL or len(u) <= 4 * PANEL
     if eps is not None and not few and not request.trace:
         local = local_part_for(graph, pairs.t(), eps) if local is None else local
@@ -291,7 +291,7 @@ def _matrices(graph: Graph, part: Part, request: Request) -> tuple[Matrices, Ans
 def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], request: Request) -> Answer:
     """Compute resistances of pairs, part by part: from inverses, or by one solve per pair."""
     answers, parts, places = [], [], []
-    graph_of = graph.batch[u]
+    graph_of = graph.batch.index_select(0, u)
     most = int(graph_of.bincount().max()) if len(u) else 0  # pairs of one graph
     for which, some, part in _parts(graph, min(most, 4 * PANEL), request, inverses=len(u) > graph.width):
         whole = len(which) == graph.num_graphs
@@ -302,7 +302,8 @@ def _pairs(graph: Graph, u: Tensor, v: Tensor, joined: Bool[Tensor, " pairs"], r
         if not whole:
             rows = graph.nodes.rows(which)
             number[rows] = torch.arange(len(rows), device=graph.device)
-        answers.append(_of_part(some, number[u[mine]], number[v[mine]], part, request))
+        mine_u, mine_v = (number.index_select(0, x.index_select(0, mine)) for x in (u, v))
+        answers.append(_of_part(some, mine_u, mine_v, part, request))
         parts.append(part)
         places.append(mine)
     if not answers:

@@ -70,11 +70,10 @@ class Inverses:
 
     def apply(self, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
         """Compute ``X psi``, which is ``L^+ psi`` up to a constant on each component."""
-        padded = torch.cat([psi, psi.new_zeros(1, psi.shape[1])]).to(self.buffer)
-        phi = torch.zeros_like(padded)
-        for block in self.blocks.blocks:
-            phi = phi.index_put((block.node,), block.of(self.buffer) @ padded[block.node])
-        return phi[:-1].to(psi.dtype)
+        blocks = self.blocks
+        padded = self.buffer.new_zeros(blocks.rows, psi.shape[1]).index_copy(0, blocks.row, psi.to(self.buffer))
+        phi = [(block.of(self.buffer) @ block.rows_of(padded)).flatten(0, 1) for block in blocks.blocks]
+        return torch.cat(phi).index_select(0, blocks.row).to(psi.dtype)
 
     def energy_norm(self, graph: Graph, psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
         """Bound ``|L^+ psi|_L`` from above: by ``|X psi|_L / (1 - |1 - L X|)``, or by the smallest eigenvalue.
@@ -90,9 +89,7 @@ class Inverses:
 
     def between(self, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
         """Compute ``X_uu + X_vv - X_uv - X_vu``, the effective resistance of pairs of nodes of the same component."""
-        at = self.blocks.index
-        x = self.buffer
-        return x[at(u, u)] + x[at(v, v)] - x[at(u, v)] - x[at(v, u)]
+        return _across(self.buffer, self.blocks, u, v)
 
     def all_pairs(self, graph: Graph) -> Matrices:
         """Compute effective resistances of all pairs, one matrix per graph; ``inf`` between components."""
@@ -131,6 +128,14 @@ def _inverted(graph: Graph, tol: float, native: bool) -> Inverses:
     return Inverses(run.blocks, native, buffer, run.layers, run.residual, run.bound, Spectrum(run.lmin, LARGEST), run.error)
 
 
+def _across(
+    x: Float[Tensor, " entries"], blocks: Blocks, u: Int[Tensor, " pairs"], v: Int[Tensor, " pairs"]
+) -> Float[Tensor, " pairs"]:
+    """Compute ``X_uu + X_vv - X_uv - X_vu`` from the buffer of the matrices."""
+    uu, vv, uv, vu = (x.index_select(0, blocks.index(a, b)) for a, b in ((u, u), (v, v), (u, v), (v, u)))
+    return uu + vv - uv - vu
+
+
 class _Inverse(torch.autograd.Function):
     """``X(r)``. As ``dX = -X dL X`` between demands, edge (u, v) gets ``(M_uu + M_vv - M_uv - M_vu) / r^2``, M = X G X."""
 
@@ -149,9 +154,7 @@ class _Inverse(torch.autograd.Function):
         for block in ctx.blocks.blocks:
             x = block.of(buffer)
             torch.matmul(x @ block.of(gradients[0]), x, out=block.of(m))
-        u, v = ctx.edges
-        at = ctx.blocks.index
-        drop = m[at(u, u)] + m[at(v, v)] - m[at(u, v)] - m[at(v, u)]
+        drop = _across(m, ctx.blocks, *ctx.edges)
         return (drop / resistance.square()).to(resistance.dtype), None
 
 
@@ -170,7 +173,8 @@ class _Run:
         root = torch.where(degree > 0, degree, torch.inf).rsqrt()
         label = graph.components
         volume = degree.new_zeros(graph.num_components).index_add_(0, label, degree)
-        null = torch.where(degree > 0, (degree / torch.where(volume > 0, volume, 1.0)[label]).sqrt(), 0.0)
+        share = degree / torch.where(volume > 0, volume, 1.0).index_select(0, label)
+        null = torch.where(degree > 0, share.sqrt(), 0.0)
         lowest, spread = graph.scaled_spectral_bounds(), _degree_spreads(graph, degree)
         depths = []
         for block in self.blocks.blocks:
@@ -185,11 +189,11 @@ class _Run:
             for block, depth in zip(self.blocks.blocks, depths, strict=True):
                 of_block = [block.rows_of(x)[..., 0] for x in of_nodes]
                 found.append(invert_(ScaledBlock(graph.connected, block.of(buffer), *of_block), depth))
-        of_node = torch.cat([degree * buffer[self.blocks.diagonal()], degree.new_zeros(1)])
+        of_node = self.blocks.padded(degree * buffer.index_select(0, self.blocks.diagonal()))
         for block, depth, (residual, squarings) in zip(self.blocks.blocks, depths, found, strict=True):
             # R is off by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. R takes
             # differences of entries of D^1/2 X D^1/2, the residual sums; both round relative to the largest one, as R >= 1/d
-            width, largest = block.node.shape[1], of_node[block.node].max() if block.node.numel() else 0.0
+            width, largest = block.node.shape[1], block.rows_of(of_node).max() if block.node.numel() else 0.0
             rounding = 8 * EPS * float(largest)
             self.error = max(self.error, math.sqrt(width) * residual + rounding)
             self.layers, self.residual = max(self.layers, depth.depth + squarings), max(self.residual, residual)
