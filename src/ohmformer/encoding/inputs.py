@@ -106,30 +106,45 @@ class Pairs:
         return pairs, chosen[self.graph.batch].nonzero()[:, 0]
 
 
-def unpack(
-    edge_index: Any, edge_weight: Any, batch: Any, num_nodes: Any, x: Any, spectrum: Any, *, features: bool
-) -> tuple[
-    Tensor, Tensor | None, Tensor | None, int | None, Tensor | None, tuple[Tensor, Tensor, Tensor] | None, int | None
-]:
-    """Return the arguments of an encoding, those that are not given from PyG data, and the number of graphs if known."""
-    graphs = None
-    if hasattr(edge_index, "edge_index"):
-        data = edge_index
-        if "n_id" in data or "input_id" in data:
-            warnings.warn(SAMPLED, stacklevel=4)
-        edge_index = data.edge_index
-        edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in data else edge_weight
-        batch = getattr(data, "batch", None) if batch is None else batch
-        num_nodes = data.num_nodes if num_nodes is None else num_nodes
-        x = data.x if x is None and features else x
-        graphs = len(data.ptr) - 1 if "ptr" in data else None
-        stored = [name for name in KEPT if name in data]
-        if spectrum is None and stored:
-            if missing := [name for name in KEPT if name not in stored]:
-                raise ValueError(f"expected {', '.join(KEPT)} in the data, {missing[0]} is missing: use AddSpectrum again")
-            spectrum = tuple(data[name] for name in KEPT)
-    batch = batch.long() if isinstance(batch, Tensor) else batch
-    return plain_index(edge_index), edge_weight, batch, num_nodes, x, spectrum, graphs  # pyright: ignore[reportReturnType]
+@dataclass(frozen=True)
+class Arguments:
+    """What an encoding is given: arguments of its call, and those that are not given from PyG data."""
+
+    edge_index: Int[Tensor, "2 edges"]
+    edge_weight: Tensor | None
+    batch: Tensor | None
+    num_nodes: int | None
+    x: Tensor | None
+    spectrum: tuple[Tensor, Tensor, Tensor] | None
+    graphs: int | None = None
+    """Number of graphs if known."""
+
+    @classmethod
+    def of(
+        cls, edge_index: Any, edge_weight: Any, batch: Any, num_nodes: Any, x: Any, spectrum: Any, *, features: bool
+    ) -> Arguments:
+        """Return the arguments of a call; with ``features``, x is taken from the data too."""
+        graphs = None
+        if hasattr(edge_index, "edge_index"):
+            data = edge_index
+            names = set(data.keys())
+            if not names.isdisjoint(("n_id", "input_id")):
+                warnings.warn(SAMPLED, stacklevel=4)
+            edge_index = data.edge_index
+            edge_weight = data.edge_weight if edge_weight is None and "edge_weight" in names else edge_weight
+            batch = getattr(data, "batch", None) if batch is None else batch
+            num_nodes = data.num_nodes if num_nodes is None else num_nodes
+            x = data.x if x is None and features else x
+            graphs = len(data.ptr) - 1 if "ptr" in names else None
+            missing = [name for name in KEPT if name not in names]
+            if spectrum is None and len(missing) < len(KEPT):
+                if missing:
+                    raise ValueError(
+                        f"expected {', '.join(KEPT)} in the data, {missing[0]} is missing: use AddSpectrum again"
+                    )
+                spectrum = tuple(data[name] for name in KEPT)
+        batch = batch.long() if isinstance(batch, Tensor) else batch
+        return cls(plain_index(edge_index), edge_weight, batch, num_nodes, x, spectrum, graphs)
 
 
 def plain_index(edge_index: Any) -> Int[Tensor, "2 edges"]:

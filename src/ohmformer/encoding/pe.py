@@ -17,7 +17,7 @@ from ohmformer.encoding.arguments import SPECTRAL, check_choices, check_counts, 
 from ohmformer.encoding.dynamics import Layer
 from ohmformer.encoding.engines import Problem, Read, Turn, encode, error_of, functions_of, on_spectra
 from ohmformer.encoding.initial import draw_weights, empty_linear, start_of
-from ohmformer.encoding.inputs import Pairs, plain_index, read_pairs, unpack
+from ohmformer.encoding.inputs import Arguments, Pairs, plain_index, read_pairs
 from ohmformer.encoding.norm import RunningNorm
 from ohmformer.encoding.on_spectrum import weights_of
 from ohmformer.encoding.paper import sizes_of
@@ -197,15 +197,15 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         >>> [x.shape for x in LinearTransformerPE(dim=4, read=("nodes", "edges"))(path)]
         [torch.Size([3, 4]), torch.Size([4, 4])]
         """
-        found = unpack(edge_index, edge_weight, batch, num_nodes, x, spectrum, features=self.phi0 == "features")
-        edge_index, edge_weight, batch, num_nodes, x, spectrum, graphs = found
+        given = Arguments.of(edge_index, edge_weight, batch, num_nodes, x, spectrum, features=self.phi0 == "features")
+        edge_index, edge_weight, batch, spectrum = given.edge_index, given.edge_weight, given.batch, given.spectrum
         if spectrum is None and _is_exporting():
             raise ValueError(UNTRACED)
         if spectrum is None or not self.functions or (edge_weight is not None and edge_weight.requires_grad):
-            return self._compute(edge_index, edge_weight, batch, num_nodes, x, generator, width, graphs)
+            return self._compute(edge_index, edge_weight, batch, given.num_nodes, given.x, generator, width, given.graphs)
         nodes = len(spectrum[0])
-        if num_nodes is not None and num_nodes != nodes:
-            raise ValueError(f"expected the spectra of {num_nodes} nodes, got those of {nodes}: use AddSpectrum again")
+        if given.num_nodes not in (None, nodes):
+            raise ValueError(f"expected the spectra of {given.num_nodes} nodes, got those of {nodes}: use AddSpectrum again")
         kept = spectrum[2], edge_weight, self.laplacian
         found = self._small(spectrum[:2], edge_index, batch, len(spectrum[2]), kept) if self.degrees == "gram" else None
         if found is not None:
