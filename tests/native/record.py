@@ -83,6 +83,10 @@ def ask_everything() -> None:
         draw = torch.Generator().manual_seed(demands)
         psi = large.center(torch.randn(700, demands, generator=draw, dtype=torch.float64))
         ohm.potentials(large, psi, tol=1e-6, method="elimination")
+    vars(import_module("ohmformer.solve.distances"))["NODES_OF_A_PART"] = 100
+    node = torch.arange(1200)
+    strip = Graph.from_edges(torch.cat([torch.stack([node[:-4], node[4:]]), torch.stack([node[:-1], node[1:]])], dim=1).t())
+    ohm.potentials(strip, strip.center(node.double()[:, None]), method="elimination")
     ohm.potentials(large, psi, method="direct")
     ohm.plan(Graph.from_edges([(i, i + 1) for i in range(600)]))
     ohm.kron_reduce(large, range(0, 700, 7))

@@ -46,6 +46,7 @@ def test_limits_of_the_table_are_those_of_the_sources():
     assert limits["ohm_eigen"] == {"nodes": defined["EIGEN_NODES"]}
     assert limits["ohm_spectrum"] == {"nodes": defined["EIGEN_NODES"]}
     assert limits["ohm_conductances"] == {"nodes": defined["CONDUCTANCE_NODES"]}
+    assert limits["ohm_conjugate"]["parts"] == defined["CONJUGATE_PARTS"]
     assert limits["ohm_local"] == {"degree": defined["LOCAL_DEGREE"]}
     on_channels = "ohm_on_spectrum", "ohm_read_pairs", "ohm_functions"
     for name in (*on_channels, *(f"{name}_backward" for name in on_channels)):

@@ -12,7 +12,7 @@ from ohmformer import Graph, exact, native
 from ohmformer.graph.families import family
 from ohmformer.graph.memory import remembered
 from ohmformer.solve import costs
-from ohmformer.solve.distances import lmin_at_most
+from ohmformer.solve.distances import lmin_at_most, parts_of
 from ohmformer.solve.engines import ENGINES, Problem
 from ohmformer.solve.engines.base import Part
 from ohmformer.solve.engines.elimination import WITHOUT_KERNELS, factored, sweeps
@@ -109,6 +109,72 @@ def test_the_factor_in_c_is_that_of_the_plain_form(name, seed):
         torch.testing.assert_close(getattr(plain, field), getattr(in_c, field), rtol=1e-13, atol=0)
 
 
+def strips(graph: Graph, parts: int) -> torch.Tensor:
+    """Number the parts of a graph by the numbers of its nodes, whatever its edges."""
+    return (torch.arange(graph.num_nodes) * parts // max(graph.num_nodes, 1)).int()
+
+
+@needs_kernels
+@pytest.mark.parametrize("parts", [2, 5])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_factor_in_parts_is_the_same_in_c_and_on_any_number_of_threads(name, parts, monkeypatch):
+    graph = GRAPHS[name]
+    plain = eliminate(graph, part=strips(graph, parts), in_c=False)
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        in_c = eliminate(graph, part=strips(graph, parts), in_c=True)
+        for field in ("order", "place", "begin", "neighbour", "first"):
+            assert torch.equal(getattr(plain, field), getattr(in_c, field))
+        for field in ("share", "inverse"):
+            torch.testing.assert_close(getattr(plain, field), getattr(in_c, field), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("in_c", [False, pytest.param(True, marks=needs_kernels)], ids=["numpy", "C"])
+def test_rows_of_a_part_have_neighbours_in_it_or_between_parts_only(in_c):
+    graph = GRAPHS["grid"]
+    part = strips(graph, 4)
+    factor = eliminate(graph, part=part, in_c=in_c)
+    row = torch.repeat_interleave(torch.arange(graph.num_nodes), factor.begin.diff())
+    its, other = (part[factor.order.long()[rows]] for rows in (row, factor.neighbour.long()))
+    inside = row < factor.first[-2]
+    assert torch.equal(its[inside], other[inside])
+    for number in range(4):
+        assert (part[factor.order[factor.first[number] : factor.first[number + 1]].long()] == number).all()
+    tail, head = graph.edge_index
+    between = torch.unique(torch.cat([tail, head])[(part[tail] != part[head]).repeat(2)])
+    assert torch.equal(factor.order[factor.first[-2] :].sort().values.long(), between)
+
+
+@needs_kernels
+def test_a_long_graph_in_parts_has_the_same_answer_on_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr("ohmformer.solve.distances.NODES_OF_A_PART", 500)
+    base = grid(60)
+    psi = demands_for(base, k=3)
+    answers = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        graph = Graph(base.edge_index, base.resistance, base.batch)
+        answers.append(ohm.potentials(graph, psi, tol=1e-8, method="elimination").value)
+        assert len(factored(graph, in_c=True).factor.first) == 7 + 2
+    assert torch.equal(answers[0], answers[1])
+    assert torch.equal(answers[0], answers[2])
+    truth = exact.potentials(base, psi)
+    torch.testing.assert_close(answers[0], truth, rtol=0, atol=1e-6 * float(truth.abs().max()))
+
+
+@needs_kernels
+def test_graphs_that_are_not_long_are_one_part(monkeypatch):
+    monkeypatch.setattr("ohmformer.solve.distances.NODES_OF_A_PART", 100)
+    long, short = grid(40), random_graph(1600, 6000)
+    edges = torch.cat([long.edge_index, short.edge_index + 1600], dim=1)
+    r = torch.cat([long.resistance, short.resistance])
+    beside = Graph.from_edges(edges.t(), resistance=r)  # the search ends in the second component
+    assert int(parts_of(long).max()) == 3
+    assert int(parts_of(short).max()) == 0
+    assert int(parts_of(beside).max()) == 0
+    assert int(parts_of(grid(15)).max()) == 0
+
+
 @both
 @pytest.mark.parametrize("name", ["grid", "hub", "random", "batch"])
 def test_the_preconditioned_spectrum_lies_around_one(name, in_c):
@@ -165,10 +231,11 @@ def test_a_factor_with_more_entries_than_expected_is_made_with_more_memory():
     graph = family("complete", 120, generator=torch.Generator().manual_seed(0), spread=1.0)
     tail, head = (x.contiguous() for x in graph.edge_index)
     order, place = torch.empty(2, 120, dtype=torch.int32)
-    begin, found = torch.empty(121, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    begin, found, first = torch.empty(121, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.empty(3).long()
     neighbour, share, inverse = torch.empty(9, dtype=torch.int32), torch.empty(9).double(), torch.empty(120).double()
-    arrays = tail, head, 1 / graph.resistance, order, place, begin, neighbour, share, inverse, found
-    native.call("ohm_eliminate", 120, graph.num_edges, 0, 9, *arrays)
+    part = torch.zeros(120, dtype=torch.int32)
+    arrays = tail, head, 1 / graph.resistance, part, first, order, place, begin, neighbour, share, inverse, found
+    native.call("ohm_eliminate", 120, graph.num_edges, 1, 0, 0, *arrays)
     assert int(found) == -1
 
 

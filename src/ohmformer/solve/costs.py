@@ -33,6 +33,15 @@ MAYBE_LONG = 8.0
 """Edges per node up to which a graph's distances are computed before Lanczos: grids, meshes, roads and power grids have up
 to 3, random geometric graphs 6. This takes 0.04 s on a grid of 1000 x 1000 and 0.05 s on 200,000 nodes of a geometric graph,
 where Lanczos takes 0.3 s until it gives up. On expanders it ends after an eighth of the nodes."""
+NODES_OF_A_PART = 2**15
+"""Nodes of a part of a long graph in elimination. First question to 1e-8 with 65,536, 40,000 and 20,000 nodes a part, on one
+thread and on two, and as one part: grid of 1000 x 1000 1.33, 1.23, 1.40 and 0.90, 0.90, 0.96, one part 1.70 and 1.73 s;
+geometric graph of 200,000 nodes 0.57, 0.59, 0.56 and 0.50, 0.51, 0.43, one part 0.78 and 0.80 s; mesh of 150,000 0.25, 0.27,
+0.27 and 0.19, 0.27, 0.21, one part 0.24 and 0.25 s. On one thread parts help because their vectors fit the cache."""
+FEWEST_PARTS = 4
+"""Parts below which a graph is left whole: two on a power grid of 70,000 nodes take 36 steps instead of 30."""
+HOPS_OF_A_PART = 16
+"""Distances that a part spans at least, so that an eighth of the nodes at most have neighbours in another part."""
 MANY_NODES = 100_000
 """Nodes beyond which eigenvectors use elimination instead of a factor, if a single demand does."""
 WIDE = 1e8

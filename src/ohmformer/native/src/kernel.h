@@ -17,6 +17,7 @@
 #define SPECTRUM_CHANNELS 16
 #define EIGEN_NODES 64 /* nodes of a graph in ohm_eigen and ohm_spectrum */
 #define CONDUCTANCE_NODES 64 /* nodes of a graph in ohm_conductances */
+#define CONJUGATE_PARTS 64 /* of a graph in ohm_conjugate */
 #define LOCAL_DEGREE 64 /* of polynomials in ohm_local */
 
 /* Vectors are as wide as a register: gcc spills wider ones to memory, which is several times slower. */

@@ -21,6 +21,7 @@ from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.memory import recall, remembered
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import measure, sum_over_graphs
+from ohmformer.solve.costs import NODES_OF_A_PART
 from ohmformer.solve.engines.base import Part, Problem, Watch
 from ohmformer.solve.engines.chebyshev import energy_of_residual, layers_for
 from ohmformer.solve.engines.elimination import Factored, State, in_order, solve_to, steps_in_c
@@ -128,6 +129,10 @@ def _by_degrees(graph: Graph, *, in_c: bool) -> Factored:
     degree = rows_of(graph).degree if in_c else torch.as_tensor(graph.degrees())
     node = torch.arange(graph.num_nodes, dtype=torch.int32)
     begin, none = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
-    factor = Factor(node, node, begin, none.int(), none, torch.where(degree > 0, 1 / degree, 0.0))
+    parts = min(
+        1 + len(node) // NODES_OF_A_PART, native.KERNELS["ohm_conjugate"].limits["parts"]
+    )  # any: no row has neighbours
+    first = torch.cat([torch.arange(parts + 1) * len(node) // parts, torch.tensor([len(node)])])
+    factor = Factor(node, node, begin, none.int(), none, torch.where(degree > 0, 1 / degree, 0.0), first)
     iterate = steps_in_c(rows_of(graph), factor) if in_c else in_order(graph, factor, in_c=False)
     return Factored(factor, iterate, patience=STEPS)

@@ -26,6 +26,7 @@ from ohmformer.graph.memory import recall, remembered
 from ohmformer.solve.answer import Answer
 from ohmformer.solve.certificate import energy_norm, measure
 from ohmformer.solve.costs import EDITS
+from ohmformer.solve.distances import parts_of
 from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
 from ohmformer.solve.engines.elimination_factor import Factor, eliminate
 from ohmformer.solve.rows import Rows, edges_of
@@ -170,7 +171,7 @@ def factored(graph: Graph, *, in_c: bool) -> Factored:
     """Return the factor of a graph, kept for the next question about the same graph."""
 
     def make() -> Factored:
-        factor = eliminate(graph, in_c=in_c)
+        factor = eliminate(graph, part=parts_of(graph) if in_c else None, in_c=in_c)
         return Factored(factor, in_order(graph, factor, in_c=in_c))
 
     return recall(graph, ("approximate factor", in_c), make)
@@ -281,15 +282,16 @@ def _width(columns: int) -> int:
 
 def steps_in_c(rows: Rows, factor: Factor) -> Callable[[State, int], int]:
     """Prepare steps by the kernel, with the rows of the graph in elimination order."""
-    nodes, entries = len(rows.degree), (factor.begin, factor.neighbour, factor.share, factor.inverse)
-    matrices = rows.start, rows.column, rows.value, rows.degree, *entries
+    nodes, parts = len(rows.degree), len(factor.first) - 2
+    entries = factor.begin, factor.neighbour, factor.share, factor.inverse
+    matrices = factor.first, rows.start, rows.column, rows.value, rows.degree, *entries
 
     def iterate(state: State, steps: int) -> int:
         panels, _, width = state.x.shape
         done = torch.zeros(panels, dtype=torch.int64)
         alpha, beta = torch.zeros(2, panels, steps, width, dtype=torch.float64)
         vectors = state.goal, state.x, state.r, state.p, state.q, state.size, state.product, done, alpha, beta
-        native.call("ohm_conjugate", nodes, panels, width, steps, *matrices, *vectors)
+        native.call("ohm_conjugate", nodes, parts, panels, width, steps, *matrices, *vectors)
         state.coefficients.append((alpha[0, : done[0]].numpy(), beta[0, : done[0]].numpy()))
         return int(done.max())
 

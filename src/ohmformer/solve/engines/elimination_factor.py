@@ -4,6 +4,9 @@ Nodes are eliminated by their current number of edges. Exact elimination of a no
 conductances w_j would add edges of ``w_j w_k / W`` between all of them; here, with neighbours in ascending order of w, each
 but the last is joined to one later neighbour, drawn by conductance, with ``w_j S_j / W`` where S_j is the sum of all later
 ones: the same in expectation (Kyng and Sachdeva 2016; Gao, Kyng and Spielman 2023). Trees are eliminated exactly.
+
+Large graphs come in parts. Nodes without a neighbour in another part are eliminated first, so that neither this nor a sweep
+over their rows changes anything in another part, and threads can take parts; then follow the nodes between the parts.
 """
 
 from __future__ import annotations
@@ -43,26 +46,39 @@ class Factor:
     """The fractions of a row's conductance to its neighbours; they sum to one. The last of a component has none."""
     inverse: Float[Tensor, " nodes"]
     """The reciprocal conductance of a row when it is eliminated; zero for the last of a component."""
+    first: Int[Tensor, " parts_and_two"]
+    """The first row of every part, of the nodes between parts, and the number of rows."""
 
 
-def eliminate(graph: Graph, *, seed: int = 0, in_c: bool) -> Factor:
-    """Compute the factor of a graph or batch with all components; the same in C and by NumPy."""
-    if not in_c:
-        return _by_numpy(graph, seed)
-    tail, head, conductance = edges_of(graph)
+def eliminate(graph: Graph, *, part: Int[Tensor, " nodes"] | None = None, seed: int = 0, in_c: bool) -> Factor:
+    """Compute the factor of a graph or batch with all components; the same in C and by NumPy.
+
+    ``part`` numbers the part of every node; without it the graph is one part.
+    """
     nodes, edges = graph.num_nodes, graph.num_edges
+    part = torch.zeros(nodes, dtype=torch.int32) if part is None else part
+    if not in_c:
+        return _by_numpy(graph, part, seed)
+    tail, head, conductance = edges_of(graph)
+    parts = _count(part)
+    first = torch.empty(parts + 2, dtype=torch.int64)
     order, place = torch.empty(2, nodes, dtype=torch.int32)
     begin, found = torch.empty(nodes + 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     inverse = torch.empty(nodes, dtype=torch.float64)
-    room = 2 * (nodes + 2 * edges)  # unused memory costs nothing
+    times = 2
     while True:
+        room = times * (nodes + 2 * edges)  # unused memory costs nothing
         neighbour, share = (torch.from_numpy(np.zeros(room, dtype)) for dtype in (np.int32, np.float64))
-        arrays = tail, head, conductance, order, place, begin, neighbour, share, inverse, found
-        native.call("ohm_eliminate", nodes, edges, seed, room, *arrays)
+        arrays = tail, head, conductance, part, first, order, place, begin, neighbour, share, inverse, found
+        native.call("ohm_eliminate", nodes, edges, parts, seed, times, *arrays)
         entries = int(found)
         if entries >= 0:
-            return Factor(order, place, begin, neighbour[:entries], share[:entries], inverse)
-        room *= 4
+            return Factor(order, place, begin, neighbour[:entries], share[:entries], inverse, first)
+        times *= 4
+
+
+def _count(part: Int[Tensor, " nodes"]) -> int:
+    return 1 + int(part.max()) if len(part) else 1
 
 
 def _bucket(degree: int) -> int:
@@ -91,14 +107,22 @@ class _Elimination:
             self.edges[tail].append(edge)
             self.edges[head].append(edge)
         self.degree = [len(edges) for edges in self.edges]
-        self.bucket = [_bucket(degree) for degree in self.degree]
+        self.bucket: dict[int, int] = {}
+        """The bucket of every node that is in the queue."""
         self.queue: list[dict[int, None]] = [{} for _ in range(BUCKETS)]
-        for node, bucket in enumerate(self.bucket):
+
+    def begin_part(self, part: int, nodes: list[int]) -> None:
+        """Fill the queue with the nodes of a part, which has random numbers of its own."""
+        self.drawn = part << 40
+        self.bucket = {node: _bucket(self.degree[node]) for node in nodes}
+        for node, bucket in self.bucket.items():
             self.queue[bucket][node] = None
 
     def next(self) -> int:
         """Return a node of lowest degree, the last one added to its bucket, and remove it from the queue."""
-        return next(bucket for bucket in self.queue if bucket).popitem()[0]
+        node = next(bucket for bucket in self.queue if bucket).popitem()[0]
+        del self.bucket[node]
+        return node
 
     def neighbours(self, node: int) -> list[tuple[float, int, list]]:
         """Return conductances, neighbours and edges of a node by ascending conductance, with parallel edges merged."""
@@ -132,27 +156,35 @@ class _Elimination:
             self.degree[around[-1][1]] -= 1
         for _, other, _ in around:
             bucket = _bucket(self.degree[other])
-            if bucket != self.bucket[other]:
+            if bucket != self.bucket.get(other, bucket):
                 del self.queue[self.bucket[other]][other]
                 self.bucket[other] = bucket
                 self.queue[bucket][other] = None
         return [other for _, other, _ in around], [c / total for c, _, _ in around], 1 / total if around else 0.0
 
 
-def _by_numpy(graph: Graph, seed: int) -> Factor:
+def _by_numpy(graph: Graph, part: Int[Tensor, " nodes"], seed: int) -> Factor:
     """Compute the same factor as the kernel, edge by edge: slow, but short enough to check against the description."""
-    state = _Elimination(graph, seed)
-    order, neighbours, shares, inverse, begin = [], [], [], [], [0]
-    for _ in range(graph.num_nodes):
-        node = state.next()
-        found = state.eliminate(state.neighbours(node))
-        order.append(node)
-        neighbours += found[0]
-        shares += found[1]
-        inverse.append(found[2])
-        begin.append(len(neighbours))
+    state, owner = _Elimination(graph, seed), part.tolist()
+    for tail, head in graph.edge_index.t().tolist():
+        if part[tail] != part[head]:
+            owner[tail] = owner[head] = _count(part)
+    order, neighbours, shares, inverse, begin, first = [], [], [], [], [0], [0]
+    for number in range(_count(part) + 1):
+        nodes = [node for node, its in enumerate(owner) if its == number]
+        state.begin_part(number, nodes)
+        for _ in nodes:
+            node = state.next()
+            found = state.eliminate(state.neighbours(node))
+            order.append(node)
+            neighbours += found[0]
+            shares += found[1]
+            inverse.append(found[2])
+            begin.append(len(neighbours))
+        first.append(len(order))
     rows = torch.tensor(order, dtype=torch.int32)
     place = torch.empty_like(rows)
     place[rows.long()] = torch.arange(len(order), dtype=torch.int32)
-    numbers = (torch.tensor(x, dtype=torch.float64) for x in (shares, inverse))
-    return Factor(rows, place, torch.tensor(begin), place[torch.tensor(neighbours, dtype=torch.long)], *numbers)
+    neighbour = place[torch.tensor(neighbours, dtype=torch.long)]
+    share, reciprocal = (torch.tensor(x, dtype=torch.float64) for x in (shares, inverse))
+    return Factor(rows, place, torch.tensor(begin), neighbour, share, reciprocal, torch.tensor(first))
