@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,18 +28,15 @@ from ohmformer.solve.costs import (
     LAYERS,
     LIKELY,
     LOOKING,
-    MAYBE_LONG,
     NATIVE_DEMANDS,
     NATIVE_NODES,
     PANEL,
     PROBING,
-    REASONABLE,
     SMALL,
     SOON,
     TOGETHER,
     WIDE,
 )
-from ohmformer.solve.distances import lmin_at_most
 from ohmformer.solve.engines import ENGINES, TRANSFORMERS
 from ohmformer.solve.engines.base import Part, Problem
 from ohmformer.solve.engines.chebyshev import layers_for, layers_of_a_round
@@ -48,7 +44,8 @@ from ohmformer.solve.engines.conjugate import steps_taken
 from ohmformer.solve.engines.cubing_layers import in_float32
 from ohmformer.solve.engines.direct import EDITED
 from ohmformer.solve.factor import look
-from ohmformer.solve.scaled import LARGEST, STEPS, Extremes, known_ends, prepared
+from ohmformer.solve.probe import Probe, has_kernels, probe
+from ohmformer.solve.scaled import Extremes, known_ends, prepared
 
 SPENT = "seconds by elimination"
 """Key under which a graph stores, in a list, the predicted seconds of elimination for all its questions after the first."""
@@ -133,7 +130,7 @@ def make_plan(
     in_c = _fit_kernel(graph, small)
     why = "asked for" if method == "cubing" else f"at most {SMALL} nodes"
     by_factor = small & ~in_c & (method == "auto")
-    if by_factor.any() and (inverses or not _has_kernels(graph)):
+    if by_factor.any() and (inverses or not has_kernels(graph)):
         by_factor &= ~_fit_float32(graph, by_factor)
     parts = [
         _cubing(graph, which, demands, native=chosen is in_c, reason=why)
@@ -177,11 +174,6 @@ def _selected(graph: Graph, which: Tensor | None) -> Graph:
     return graph if which is None else some_graphs(graph, which)
 
 
-def _has_kernels(graph: Graph) -> bool:
-    """Return whether factors are computed in C."""
-    return native.active() is not None and graph.device.type == "cpu" and 2 * graph.num_edges < 2**31
-
-
 def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method: str) -> Part:
     """Plan graphs that are solved together without their inverses."""
     chosen = _selected(graph, which)
@@ -216,76 +208,75 @@ def _small_factor(graph: Graph, which: Tensor | None, demands: int, reason: str)
     """Plan a factor of small graphs, assumed dense in the worst case."""
     nodes, pairs, work = (_power_sum(graph, which, power) / power for power in (1, 2, 3))
     size = int(nodes), graph.num_edges, demands, int(pairs), work
-    predicted = costs.direct(*size) if _has_kernels(graph) else math.nan
+    predicted = costs.direct(*size) if has_kernels(graph) else math.nan
     return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
 
 
 def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Part:
     """Plan the engine with the smallest predicted time. Probing spectrum and factor each take up to 15 % of the solve.
 
-    Elimination is predicted from sizes alone. For few demands, conjugate gradients are then tried for 15 % of elimination's
-    time, and for longer while they are seen to be faster. Their steps are part of the solve, so nothing is probed. For more
-    demands, Lanczos estimates the layers of chebyshev and ends likewise, unless these most likely take less than half of
-    elimination's time. Neither starts on graphs whose distances show a small spectral gap. The factor's pattern gives its
-    cost; it is skipped on expanders, or if it takes long and no factor is likely. Earlier questions answered by elimination,
-    except the first, count: a factor is made once they would have paid for it.
+    A kept factor, or one of resistances over a wide range, comes first. Otherwise elimination, predicted from sizes alone,
+    is compared with layers or steps of conjugate gradients, and the better of them with a factor.
     """
-    nodes, edges, kernels, demands = graph.num_nodes, graph.num_edges, _has_kernels(graph), max(demands, 1)
+    demands = max(demands, 1)
     known = _by_kept_factor(graph, which, demands, "its factor is kept")
-    if known is not None and known.predicted <= costs.chebyshev(nodes, edges, demands, LAYERS, in_c=False):
+    layers = costs.chebyshev(graph.num_nodes, graph.num_edges, demands, LAYERS, in_c=False)
+    if known is not None and known.predicted <= layers:
         return known
     resistance = graph.resistance.detach()
-    if edges and float(resistance.max() / resistance.min()) > WIDE and look(graph) is not None:
+    if graph.num_edges and float(resistance.max() / resistance.min()) > WIDE and look(graph) is not None:
         return _direct(graph, which, demands, f"resistances range over more than {WIDE:.0e}")
-    instead = (_elimination if kernels else _direct)(graph, which, demands, "")
-    in_c, few = kernels and nodes >= NATIVE_NODES and demands >= NATIVE_DEMANDS, kernels and demands <= FEW
-    many = partial(costs.chebyshev, nodes, edges, demands, in_c=in_c)
-    beside = known_ends(graph) is None  # one more for a random demand
-    once, twice = map(partial(costs.conjugate, nodes, edges, demands + beside) if few else many, (1, 2))
-    most = min(max(1 + int((instead.predicted - once) / (twice - once)), 20), REASONABLE) if kernels else REASONABLE
-    floor, sparse = lmin_of(most, tol), edges <= MAYBE_LONG * nodes
-    step = twice - once if few else costs.lanczos_step(nodes, edges)
-    steps = min(max(int(PROBING * instead.predicted / step), 1), STEPS) if kernels else STEPS
-    if kernels and sparse and (lmin := lmin_at_most(graph)) < floor:
-        found = Extremes(Spectrum(lmin, LARGEST), separated=False)
-    elif few:
-        found = known_ends(graph, floor=floor, steps=steps)
+    instead = (_elimination if has_kernels(graph) else _direct)(graph, which, demands, "")
+    seen = probe(graph, demands, tol, instead.predicted)
+    best = _without_factor(graph, which, demands, tol, instead, seen)
+    factor = _factor_instead(graph, which, demands, best, seen.ends) if has_kernels(graph) else None
+    return factor or best
+
+
+def _without_factor(graph: Graph, which: Tensor | None, demands: int, tol: float, instead: Part, seen: Probe) -> Part:
+    """Plan layers or conjugate gradients where they are predicted to be faster than ``instead``."""
+    ends, few = seen.ends, has_kernels(graph) and demands <= FEW
+    if ends is None:
+        reason = f"its distances are short; after {seen.steps} steps it ends if too many more are needed"
+        return replace(_conjugate(graph, which, demands, tol, reason), floor=seen.floor, trial=seen.steps)
+    at_least, depth = "" if ends.separated else "more than ", layers_for(tol, ends.spectrum)
+    reason = f"{at_least}{depth} layers at a condition number of {at_least}{ends.spectrum.condition:.1e}"
+    other = replace(instead, reason=f"chebyshev would take {reason}")
+    if few and (ends.separated or steps_taken(graph, tol)):
+        layered = _conjugate(graph, which, demands, tol, f"chebyshev would take {reason}")
+    elif not few and ends.separated and depth <= seen.most:
+        layered = _chebyshev(graph, which, demands, tol, ends.spectrum, reason)
     else:
-        found = prepared(graph, floor=floor, steps=steps)[1]
-        if not found.separated and 2 * many(layers_for(tol, found.spectrum)) < instead.predicted:
-            found = prepared(graph, floor=floor)[1]  # chebyshev will most likely be chosen, and needs the spectrum
-    if found is None:
-        reason = f"its distances are short; after {steps} steps it ends if too many more are needed"
-        best = replace(_conjugate(graph, which, demands, tol, reason), floor=floor, trial=steps)
-    else:
-        at_least, depth = "" if found.separated else "more than ", layers_for(tol, found.spectrum)
-        reason = f"{at_least}{depth} layers at a condition number of {at_least}{found.spectrum.condition:.1e}"
-        best = replace(instead, reason=f"chebyshev would take {reason}")
-        if few and (found.separated or steps_taken(graph, tol)):
-            layered = _conjugate(graph, which, demands, tol, f"chebyshev would take {reason}")
-            best = min(layered, best, key=lambda part: part.predicted)
-        elif found.separated and depth <= most:
-            layered = _chebyshev(graph, which, demands, tol, found.spectrum, reason)
-            best = best if layered.predicted > best.predicted else layered
-    gap = found.spectrum.lmin if found is not None and found.separated else 0.0
-    least, spent = costs.look_at_factor(nodes, edges), (remembered(graph, SPENT) or [0.0])[0]
+        return other
+    return other if layered.predicted > other.predicted else layered
+
+
+def _factor_instead(graph: Graph, which: Tensor | None, demands: int, best: Part, ends: Extremes | None) -> Part | None:
+    """Plan a factor where it is predicted to be faster than ``best``, or return None.
+
+    Its pattern gives its cost. It is not looked at on expanders, nor if that takes long and no factor is likely. Earlier
+    questions answered by elimination, except the first, count: a factor is made once they would have paid for it.
+    """
+    nodes, edges = graph.num_nodes, graph.num_edges
+    spent = (remembered(graph, SPENT) or [0.0])[0]
     worth, share = best.predicted + spent, LOOKING if spent > 0 else PROBING
-    in_vain = costs.direct(nodes, edges, demands, 0, costs.work_on_expander(nodes, gap))
-    flat = found is not None and not found.separated and edges <= FEW_EDGES * nodes
+    gap = ends.spectrum.lmin if ends is not None and ends.separated else 0.0
+    if costs.direct(nodes, edges, demands, 0, costs.work_on_expander(nodes, gap)) >= worth:
+        return None
+    flat = ends is not None and not ends.separated and edges <= FEW_EDGES * nodes
     likely = flat and costs.direct_if_flat(nodes, edges, demands) < LIKELY * worth
-    if kernels and (likely or least <= max(share * worth, SOON)) and in_vain < worth:
-        with_earlier = ", with questions before" if spent > 0 else ""
-        factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(worth)}{with_earlier}")
-        if factor.predicted < worth:
-            return factor
-    return best
+    if not likely and costs.look_at_factor(nodes, edges) > max(share * worth, SOON):
+        return None
+    with_earlier = ", with questions before" if spent > 0 else ""
+    factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(worth)}{with_earlier}")
+    return factor if factor.predicted < worth else None
 
 
 def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spectrum: Spectrum, reason: str) -> Part:
     """Plan Chebyshev's layers, in C for many demands on large graphs."""
     nodes = graph.num_nodes
     in_c = (
-        _has_kernels(graph)
+        has_kernels(graph)
         and nodes >= NATIVE_NODES
         and demands >= NATIVE_DEMANDS
         and layers_of_a_round(tol, spectrum) <= native.KERNELS["ohm_direction"].limits["layers"]
@@ -296,19 +287,9 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spe
     return Part(which, "chebyshev", in_c, torch.float32, panel, reason, predicted)
 
 
-@lru_cache(maxsize=64)
-def lmin_of(layers: int, tol: float) -> float:
-    """Return the smallest eigenvalue of the scaled Laplacian at which chebyshev takes this many layers."""
-    low, high = 1e-14, LARGEST
-    for _ in range(20):  # to a few digits
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if layers_for(tol, Spectrum(middle, LARGEST)) > layers else (low, middle)
-    return low
-
-
 def _conjugate(graph: Graph, which: Tensor | None, demands: int, tol: float, reason: str) -> Part:
     """Plan conjugate gradients scaled by degrees, in C if possible, with an extra random demand if little is known."""
-    known, in_c = known_ends(graph), _has_kernels(graph)
+    known, in_c = known_ends(graph), has_kernels(graph)
     steps = steps_taken(graph, tol) or (SOME_STEPS if known is None else layers_for(tol, known.spectrum))
     panel = min(
         max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads() if known else FEW
@@ -356,7 +337,7 @@ def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: st
 def fallback(problem: Problem, reason: str) -> Part | None:
     """Plan the engine to try after one that missed its tolerance; None if there is none."""
     asked = problem.graph, problem.part.which, problem.demands.shape[1], reason
-    if problem.part.engine == "conjugate" and _has_kernels(problem.graph):
+    if problem.part.engine == "conjugate" and has_kernels(problem.graph):
         return _elimination(*asked)
     if problem.part.engine in ("direct", "LDL^T") or ENGINES["direct"].supports(problem):
         return None
