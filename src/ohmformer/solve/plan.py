@@ -178,16 +178,16 @@ def _large(graph: Graph, which: Tensor | None, demands: int, tol: float, method:
     """Plan graphs that are solved together without their inverses."""
     chosen = _selected(graph, which)
     if method == "direct":
-        part = _direct(chosen, which, demands, "asked for")
+        part = _direct(chosen, demands, "asked for")
     elif method == "elimination":
-        part = _elimination(chosen, which, demands, "asked for")
+        part = _elimination(chosen, demands, "asked for")
     elif method == "conjugate":
-        part = _conjugate(chosen, which, demands, tol, "asked for")
+        part = _conjugate(chosen, demands, tol, "asked for")
     elif method == "chebyshev":
-        part = _chebyshev(chosen, which, demands, tol, prepared(chosen)[1].spectrum, "asked for")
+        part = _chebyshev(chosen, demands, tol, prepared(chosen)[1].spectrum, "asked for")
     else:
-        part = _fastest(chosen, which, demands, tol)
-    return part if which is None else replace(part, selected=chosen)
+        part = _fastest(chosen, demands, tol)
+    return part if which is None else replace(part, which=which, selected=chosen)
 
 
 def _cubing(graph: Graph, which: Tensor | None, demands: int, *, native: bool, reason: str) -> Part:
@@ -212,46 +212,46 @@ def _small_factor(graph: Graph, which: Tensor | None, demands: int, reason: str)
     return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
 
 
-def _fastest(graph: Graph, which: Tensor | None, demands: int, tol: float) -> Part:
+def _fastest(graph: Graph, demands: int, tol: float) -> Part:
     """Plan the engine with the smallest predicted time. Probing spectrum and factor each take up to 15 % of the solve.
 
     A kept factor, or one of resistances over a wide range, comes first. Otherwise elimination, predicted from sizes alone,
     is compared with layers or steps of conjugate gradients, and the better of them with a factor.
     """
     demands = max(demands, 1)
-    known = _by_kept_factor(graph, which, demands, "its factor is kept")
+    known = _by_kept_factor(graph, demands, "its factor is kept")
     layers = costs.chebyshev(graph.num_nodes, graph.num_edges, demands, LAYERS, in_c=False)
     if known is not None and known.predicted <= layers:
         return known
     resistance = graph.resistance.detach()
     if graph.num_edges and float(resistance.max() / resistance.min()) > WIDE and look(graph) is not None:
-        return _direct(graph, which, demands, f"resistances range over more than {WIDE:.0e}")
-    instead = (_elimination if has_kernels(graph) else _direct)(graph, which, demands, "")
+        return _direct(graph, demands, f"resistances range over more than {WIDE:.0e}")
+    instead = (_elimination if has_kernels(graph) else _direct)(graph, demands, "")
     seen = probe(graph, demands, tol, instead.predicted)
-    best = _without_factor(graph, which, demands, tol, instead, seen)
-    factor = _factor_instead(graph, which, demands, best, seen.ends) if has_kernels(graph) else None
+    best = _without_factor(graph, demands, tol, instead, seen)
+    factor = _factor_instead(graph, demands, best, seen.ends) if has_kernels(graph) else None
     return factor or best
 
 
-def _without_factor(graph: Graph, which: Tensor | None, demands: int, tol: float, instead: Part, seen: Probe) -> Part:
+def _without_factor(graph: Graph, demands: int, tol: float, instead: Part, seen: Probe) -> Part:
     """Plan layers or conjugate gradients where they are predicted to be faster than ``instead``."""
     ends, few = seen.ends, has_kernels(graph) and demands <= FEW
     if ends is None:
         reason = f"its distances are short; after {seen.steps} steps it ends if too many more are needed"
-        return replace(_conjugate(graph, which, demands, tol, reason), floor=seen.floor, trial=seen.steps)
+        return replace(_conjugate(graph, demands, tol, reason), floor=seen.floor, trial=seen.steps)
     at_least, depth = "" if ends.separated else "more than ", layers_for(tol, ends.spectrum)
     reason = f"{at_least}{depth} layers at a condition number of {at_least}{ends.spectrum.condition:.1e}"
     other = replace(instead, reason=f"chebyshev would take {reason}")
     if few and (ends.separated or steps_taken(graph, tol)):
-        layered = _conjugate(graph, which, demands, tol, f"chebyshev would take {reason}")
+        layered = _conjugate(graph, demands, tol, f"chebyshev would take {reason}")
     elif not few and ends.separated and depth <= seen.most:
-        layered = _chebyshev(graph, which, demands, tol, ends.spectrum, reason)
+        layered = _chebyshev(graph, demands, tol, ends.spectrum, reason)
     else:
         return other
     return other if layered.predicted > other.predicted else layered
 
 
-def _factor_instead(graph: Graph, which: Tensor | None, demands: int, best: Part, ends: Extremes | None) -> Part | None:
+def _factor_instead(graph: Graph, demands: int, best: Part, ends: Extremes | None) -> Part | None:
     """Plan a factor where it is predicted to be faster than ``best``, or return None.
 
     Its pattern gives its cost. It is not looked at on expanders, nor if that takes long and no factor is likely. Earlier
@@ -268,11 +268,11 @@ def _factor_instead(graph: Graph, which: Tensor | None, demands: int, best: Part
     if not likely and costs.look_at_factor(nodes, edges) > max(share * worth, SOON):
         return None
     with_earlier = ", with questions before" if spent > 0 else ""
-    factor = _direct(graph, which, demands, f"{best.engine} would take {_seconds(worth)}{with_earlier}")
+    factor = _direct(graph, demands, f"{best.engine} would take {_seconds(worth)}{with_earlier}")
     return factor if factor.predicted < worth else None
 
 
-def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spectrum: Spectrum, reason: str) -> Part:
+def _chebyshev(graph: Graph, demands: int, tol: float, spectrum: Spectrum, reason: str) -> Part:
     """Plan Chebyshev's layers, in C for many demands on large graphs."""
     nodes = graph.num_nodes
     in_c = (
@@ -284,10 +284,10 @@ def _chebyshev(graph: Graph, which: Tensor | None, demands: int, tol: float, spe
     )
     panel = panel_width(nodes) if not in_c else 2 * PANEL
     predicted = costs.chebyshev(nodes, graph.num_edges, demands, layers_for(tol, spectrum), in_c=in_c)
-    return Part(which, "chebyshev", in_c, torch.float32, panel, reason, predicted)
+    return Part(None, "chebyshev", in_c, torch.float32, panel, reason, predicted)
 
 
-def _conjugate(graph: Graph, which: Tensor | None, demands: int, tol: float, reason: str) -> Part:
+def _conjugate(graph: Graph, demands: int, tol: float, reason: str) -> Part:
     """Plan conjugate gradients scaled by degrees, in C if possible, with an extra random demand if little is known."""
     known, in_c = known_ends(graph), has_kernels(graph)
     steps = steps_taken(graph, tol) or (SOME_STEPS if known is None else layers_for(tol, known.spectrum))
@@ -295,16 +295,16 @@ def _conjugate(graph: Graph, which: Tensor | None, demands: int, tol: float, rea
         max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads() if known else FEW
     )
     predicted = costs.conjugate(graph.num_nodes, graph.num_edges, demands + (known is None), steps) if in_c else math.nan
-    return Part(which, "conjugate", in_c, torch.float64, panel, reason, predicted)
+    return Part(None, "conjugate", in_c, torch.float64, panel, reason, predicted)
 
 
-def _elimination(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
+def _elimination(graph: Graph, demands: int, reason: str) -> Part:
     """Plan sampled elimination, in C if possible; every thread has a panel of demands."""
     in_c = native.active() is not None
     panel = min(max(demands, 1), native.KERNELS["ohm_conjugate"].limits["demands"] * torch.get_num_threads())
     kept = remembered(graph, ("approximate factor", in_c)) is not None
     predicted = costs.elimination(graph.num_nodes, graph.num_edges, demands, kept=kept) if in_c else math.nan
-    return Part(which, "elimination", in_c, torch.float64, panel, reason, predicted)
+    return Part(None, "elimination", in_c, torch.float64, panel, reason, predicted)
 
 
 def panel_width(nodes: int) -> int:
@@ -312,36 +312,36 @@ def panel_width(nodes: int) -> int:
     return 2 * PANEL if nodes > BEYOND_CACHE else max(PANEL, min(8 * PANEL, CACHE // max(nodes, 1)))
 
 
-def _direct(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part:
+def _direct(graph: Graph, demands: int, reason: str) -> Part:
     """Plan a sparse factor; with kernels its size is known beforehand, and the time is infinite beyond the limits."""
-    predicted, known = math.nan, _by_kept_factor(graph, which, demands, reason)
+    predicted, known = math.nan, _by_kept_factor(graph, demands, reason)
     if known is not None:
         return known
     if native.active() is not None:
         size = graph.num_nodes, graph.num_edges, demands
         pattern = look(graph)
         predicted = math.inf if pattern is None else costs.direct(*size, len(pattern.row), pattern.work)
-    return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
+    return Part(None, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
 
 
-def _by_kept_factor(graph: Graph, which: Tensor | None, demands: int, reason: str) -> Part | None:
+def _by_kept_factor(graph: Graph, demands: int, reason: str) -> Part | None:
     """Plan solves with the kept factor of the graph, or of the one it was edited from; None if there is none."""
     edited = remembered(graph, EDITED)
     factor = edited.factor if edited else remembered(graph, "factor")
     if factor is None:
         return None
     predicted = costs.solves(graph.num_nodes, graph.num_edges, demands, len(factor.pattern.row))
-    return Part(which, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
+    return Part(None, "direct", native.active() is not None, torch.float64, 64, reason, predicted)
 
 
 def fallback(problem: Problem, reason: str) -> Part | None:
     """Plan the engine to try after one that missed its tolerance; None if there is none."""
-    asked = problem.graph, problem.part.which, problem.demands.shape[1], reason
-    if problem.part.engine == "conjugate" and has_kernels(problem.graph):
-        return _elimination(*asked)
-    if problem.part.engine in ("direct", "LDL^T") or ENGINES["direct"].supports(problem):
+    asked, missed = (problem.graph, problem.demands.shape[1], reason), problem.part
+    if missed.engine == "conjugate" and has_kernels(problem.graph):
+        return replace(_elimination(*asked), which=missed.which)
+    if missed.engine in ("direct", "LDL^T") or ENGINES["direct"].supports(problem):
         return None
-    return _direct(*asked)
+    return replace(_direct(*asked), which=missed.which)
 
 
 def engine(part: Part, *, transformer: bool) -> Any:
