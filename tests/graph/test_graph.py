@@ -292,3 +292,12 @@ def test_edges_in_a_list_are_put_where_their_weights_are(device):
     g.laplacian().diagonal().sum().backward()
     assert r.grad is not None
     assert r.grad.device.type == device.type
+
+
+@pytest.mark.parametrize("edges", [[(0, 1), (1, 2), (2, 3)], [(0, 1), (2, 3)]])
+def test_a_vector_is_centred_like_a_column(edges):
+    graph = Graph.from_edges(edges, num_nodes=5 if len(edges) == 2 else 4)
+    x = torch.arange(1.0, graph.num_nodes + 1, dtype=torch.float64)
+    means = {3: [2.5] * 4, 2: [1.5, 1.5, 3.5, 3.5, 5.0]}[len(edges)]
+    torch.testing.assert_close(graph.center(x), x - torch.tensor(means, dtype=torch.float64), rtol=0, atol=1e-15)
+    assert torch.equal(graph.center(x[:, None])[:, 0], graph.center(x))

@@ -159,14 +159,14 @@ class Layout:
     def _squeeze(self, x: Tensor) -> Tensor:
         return x if self.batched else x.squeeze(0)
 
-    def component_means(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "components features"]:
+    def component_means(self, x: Float[Tensor, "nodes ..."]) -> Float[Tensor, "components ..."]:
         """Compute the mean of every column over every component."""
         if self.num_components == 1:
             return x.mean(dim=0, keepdim=True)
-        sums = x.new_zeros(self.num_components, x.shape[1]).index_add(0, self.components, x)
-        return sums / self.component_sizes[:, None].to(x.dtype)
+        sums = x.new_zeros(self.num_components, *x.shape[1:]).index_add(0, self.components, x)
+        return sums / self.component_sizes.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
 
-    def center(self, x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
+    def center(self, x: Float[Tensor, "nodes ..."]) -> Float[Tensor, "nodes ..."]:
         """Subtract the mean over each component from ``x``; applied twice because the first mean is rounded."""
         for _ in range(2):
             x = x - self._means_on_nodes(x)
