@@ -237,3 +237,15 @@ def test_bounds_include_the_rounding_of_answers_to_float32(seed):
     whole = float(true_resistances(graph.to(dtype=torch.float64), every).sum())
     assert index.error is not None
     assert abs(float(index.value) - whole) / whole <= index.error < 1e-5
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("tol_of", ["residual", "error"])
+def test_inverses_that_overflow_are_refused_when_cubing_is_asked_for(batched, tol_of):
+    ring = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)], resistance=[1e-10, 1e10, 1.0, 1e-10, 1e10])
+    graph = Graph.collate([ring, ring]) if batched else ring
+    for pairs in ("all", "edges"):
+        with pytest.raises(ValueError, match="cubing reaches inf"):
+            ohm.effective_resistance(graph, pairs, method="cubing", tol_of=tol_of)
+    with pytest.raises(ValueError, match="cubing reaches inf"):
+        ohm.kirchhoff_index(graph, method="cubing")
