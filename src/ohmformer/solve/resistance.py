@@ -134,8 +134,7 @@ def _estimated(
     parts = [(u[some], v[some]) for some in mine.split(2**16)]
 
     def squares(phi: Tensor) -> Tensor:
-        z = phi.float()
-        return torch.cat([z.new_zeros(0), *((z[a] - z[b]).square_().sum(1) for a, b in parts)])
+        return torch.cat([phi.new_zeros(0), *((phi[a] - phi[b]).square_().sum(1) for a, b in parts)])
 
     answer, unsure = estimated(graph, local.between.to(graph.device)[mine], local, squares, eps, seed, request)
     value = torch.where(joined, 0.0, torch.inf).to(graph.dtype).index_copy(0, mine, answer.value)
