@@ -249,3 +249,25 @@ def test_inverses_that_overflow_are_refused_when_cubing_is_asked_for(batched, to
             ohm.effective_resistance(graph, pairs, method="cubing", tol_of=tol_of)
     with pytest.raises(ValueError, match="cubing reaches inf"):
         ohm.kirchhoff_index(graph, method="cubing")
+
+
+def test_errors_by_a_factor_in_float32_are_never_below_the_true_ones():
+    path = Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=torch.ones(3))
+    demands = [torch.tensor([[-1.7], [-0.6], [-1.4], [-1.1]])]
+    demands += [torch.randn(4, 1, generator=torch.Generator().manual_seed(seed)) for seed in range(100)]
+    for given in demands:
+        psi = path.center(given)
+        answer = ohm.potentials(path, psi, center=True, method="direct")
+        assert answer.error is not None
+        assert true_error(path, answer.value, path.center(psi).double()) <= answer.error
+
+
+def test_a_tiny_demand_on_a_component_of_large_resistance_is_centred_by_its_own_size():
+    resistance = [1e-20] * 69 + [1e20]
+    graph = Graph.from_edges([(i, i + 1) for i in range(69)] + [(70, 71)], resistance=resistance)
+    psi = torch.zeros(72, 1, dtype=torch.float64)
+    psi[0], psi[69], psi[70] = 1.0, -1.0, 2e-16
+    answer = ohm.potentials(graph, psi)
+    np.testing.assert_allclose(answer.value[70:, 0], [5e3, -5e3])  # 1e-16 through 1e20
+    assert answer.error is not None
+    assert true_error(graph, answer.value, psi, exact=0) <= answer.error

@@ -117,7 +117,7 @@ class Inverse:
     def measured(self, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measurement:
         """Measure residual and error of potentials."""
         now = measure(self.graph, phi, psi)
-        return phi, now, self.norm(now.uncentred)
+        return phi, now, self.norm(now.left)
 
 
 def inverse_of(graph: Graph) -> Inverse:
