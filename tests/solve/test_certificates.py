@@ -271,3 +271,22 @@ def test_a_tiny_demand_on_a_component_of_large_resistance_is_centred_by_its_own_
     np.testing.assert_allclose(answer.value[70:, 0], [5e3, -5e3])  # 1e-16 through 1e20
     assert answer.error is not None
     assert true_error(graph, answer.value, psi, exact=0) <= answer.error
+
+
+@pytest.mark.parametrize("method", ["auto", "direct"])
+def test_errors_of_flows_include_their_rounding_to_float32(method):
+    for seed in range(100):
+        draw = torch.Generator().manual_seed(seed)
+        graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (0, 3)], resistance=torch.rand(4, generator=draw) + 0.1)
+        psi = torch.randn(4, 1, generator=draw)
+        psi -= psi.mean()
+        answer = ohm.electric_flow(graph, psi, center=True, method=method)
+        right = by_elimination(graph, graph.check_demands(psi, center=True)[:, 0])
+        with mpmath.workdps(50):
+            weight = [mpmath.mpf(r) for r in graph.resistance.tolist()]
+            true = [(right[u] - right[v]) / r for u, v, r in zip(*graph.edge_index.tolist(), weight, strict=True)]
+            found = answer.flow[:, 0].tolist()
+            off = mpmath.fsum(r * (x - y) ** 2 for r, x, y in zip(weight, true, found, strict=True))
+            size = mpmath.fsum(r * x**2 for r, x in zip(weight, true, strict=True))
+            assert answer.error is not None
+            assert mpmath.sqrt(off / size) <= answer.error
