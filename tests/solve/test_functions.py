@@ -123,6 +123,20 @@ def test_eigenvectors_are_eigenvectors(device, g):
     assert answer.residual < 1e-10
 
 
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_filter_that_is_zero_gives_zeros(trace):
+    found = ohm.spectral_filter([(0, 1), (1, 2)], lambda x: 0 * x, [1.0, 2.0, 0.5], trace=trace)
+    assert found.value.tolist() == [[0.0], [0.0], [0.0]]
+    assert found.error == found.residual == 0.0
+
+
+def test_heat_of_which_no_sample_but_that_at_zero_is_left_is_not_taken_for_zero():
+    path = [(i, i + 1) for i in range(600)]
+    for asked in ({"laplacian": "normalized"}, {"method": "series"}):
+        with pytest.raises(ValueError, match="expected a smooth f on"):
+            ohm.heat_kernel(path, 1e12, [1.0] + [0.0] * 600, **asked)
+
+
 def path_spectrum(nodes: int) -> list[float]:
     """The eigenvalues of a path, ascending."""
     return [2 - 2 * math.cos(math.pi * j / nodes) for j in range(nodes)]

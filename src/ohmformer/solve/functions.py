@@ -185,7 +185,7 @@ def _filter(
     normalized = laplacian == "normalized"
     spectrum = Spectrum(LARGEST, LARGEST) if normalized else graph.spectral_bounds()
     compiled = SpectralFilter(spectrum, f, null=null)
-    layers = compiled.layers_for(tol * compiled.size)
+    layers = compiled.layers_for(tol * compiled.size) if compiled.size else 1
     matrix = graph.sparse_laplacian()
     if normalized:
         matrix = _scaled_by_degrees(matrix)
