@@ -78,3 +78,25 @@ def test_graphs_without_edges_are_answered(nodes):
     assert ohm.sparsify(g, 0.5).graph.num_nodes == nodes
     assert float(ohm.kirchhoff_index(g).value) == (0.0 if nodes < 2 else float("inf"))
     torch.testing.assert_close(ohm.heat_kernel(g, 1.0).value, torch.eye(nodes, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("resistance", "dtype"), [(5e307, torch.float64), (9e37, torch.float32)])
+def test_resistances_that_overflow_their_dtype_are_refused_not_taken_for_other_components(resistance, dtype):
+    edges = [(i, i + 1) for i in range(9)]
+    path = Graph.from_edges(
+        edges, num_nodes=11, resistance=torch.full((9,), resistance, dtype=dtype)
+    )  # and an isolated node
+    questions = [
+        lambda: ohm.effective_resistance(path, "all"),
+        lambda: ohm.effective_resistance(Graph.collate([path, path]), "all"),
+        lambda: ohm.kirchhoff_index(Graph.from_edges(edges, resistance=path.resistance)),
+        lambda: ohm.kron_reduce(path, [0, 9, 10]),
+    ]
+    for question in questions:
+        with pytest.raises(ValueError, match="expected resistances between connected nodes, and their sums, of at most"):
+            question()
+    with pytest.raises(ValueError, match=r"expected resistances|reaches inf"):
+        ohm.effective_resistance(path, [(0, 9)])
+    near = ohm.kron_reduce(path, [0, 3, 10]).graph
+    assert near.resistance.tolist() == pytest.approx([3 * resistance])
+    assert near.num_components == 2

@@ -237,3 +237,56 @@ def test_bounds_include_the_rounding_of_answers_to_float32(seed):
     whole = float(true_resistances(graph.to(dtype=torch.float64), every).sum())
     assert index.error is not None
     assert abs(float(index.value) - whole) / whole <= index.error < 1e-5
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("tol_of", ["residual", "error"])
+def test_inverses_that_overflow_are_refused_when_cubing_is_asked_for(batched, tol_of):
+    ring = Graph.from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)], resistance=[1e-10, 1e10, 1.0, 1e-10, 1e10])
+    graph = Graph.collate([ring, ring]) if batched else ring
+    for pairs in ("all", "edges"):
+        with pytest.raises(ValueError, match="cubing reaches inf"):
+            ohm.effective_resistance(graph, pairs, method="cubing", tol_of=tol_of)
+    with pytest.raises(ValueError, match="cubing reaches inf"):
+        ohm.kirchhoff_index(graph, method="cubing")
+
+
+def test_errors_by_a_factor_in_float32_are_never_below_the_true_ones():
+    path = Graph.from_edges([(0, 1), (1, 2), (2, 3)], resistance=torch.ones(3))
+    demands = [torch.tensor([[-1.7], [-0.6], [-1.4], [-1.1]])]
+    demands += [torch.randn(4, 1, generator=torch.Generator().manual_seed(seed)) for seed in range(100)]
+    for given in demands:
+        psi = path.center(given)
+        answer = ohm.potentials(path, psi, center=True, method="direct")
+        assert answer.error is not None
+        assert true_error(path, answer.value, path.center(psi).double()) <= answer.error
+
+
+def test_a_tiny_demand_on_a_component_of_large_resistance_is_centred_by_its_own_size():
+    resistance = [1e-20] * 69 + [1e20]
+    graph = Graph.from_edges([(i, i + 1) for i in range(69)] + [(70, 71)], resistance=resistance)
+    psi = torch.zeros(72, 1, dtype=torch.float64)
+    psi[0], psi[69], psi[70] = 1.0, -1.0, 2e-16
+    answer = ohm.potentials(graph, psi)
+    np.testing.assert_allclose(answer.value[70:, 0], [5e3, -5e3])  # 1e-16 through 1e20
+    assert answer.error is not None
+    assert true_error(graph, answer.value, psi, exact=0) <= answer.error
+
+
+@pytest.mark.parametrize("method", ["auto", "direct"])
+def test_errors_of_flows_include_their_rounding_to_float32(method):
+    for seed in range(100):
+        draw = torch.Generator().manual_seed(seed)
+        graph = Graph.from_edges([(0, 1), (1, 2), (2, 3), (0, 3)], resistance=torch.rand(4, generator=draw) + 0.1)
+        psi = torch.randn(4, 1, generator=draw)
+        psi -= psi.mean()
+        answer = ohm.electric_flow(graph, psi, center=True, method=method)
+        right = by_elimination(graph, graph.check_demands(psi, center=True)[:, 0])
+        with mpmath.workdps(50):
+            weight = [mpmath.mpf(r) for r in graph.resistance.tolist()]
+            true = [(right[u] - right[v]) / r for u, v, r in zip(*graph.edge_index.tolist(), weight, strict=True)]
+            found = answer.flow[:, 0].tolist()
+            off = mpmath.fsum(r * (x - y) ** 2 for r, x, y in zip(weight, true, found, strict=True))
+            size = mpmath.fsum(r * x**2 for r, x in zip(weight, true, strict=True))
+            assert answer.error is not None
+            assert mpmath.sqrt(off / size) <= answer.error

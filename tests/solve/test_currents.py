@@ -180,3 +180,14 @@ def test_more_pairs_than_can_be_listed_are_refused_before_anything_is_done():
     graph = Graph.from_edges([(i, i + 1) for i in range(39_999)])
     with pytest.raises(ValueError, match=r"expected at most 134217728 pairs of sources, got 799980000"):
         ohm.current_flow(graph, range(40_000))
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("regions", [False, True])
+def test_a_pair_with_equal_ends_has_no_error(each, regions):
+    ends = ([[0, 1], 0, 2], [[0, 1], 2, 2]) if regions else ([0, 0], [0, 2])
+    answer = ohm.current_flow([(0, 1), (1, 2)], *ends, each=each)
+    flows = answer.value if each else answer.value[:, None]
+    np.testing.assert_allclose(flows.sum(1), [1.0, 1.0])
+    assert answer.error is not None
+    assert answer.error < 1e-6

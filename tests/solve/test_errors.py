@@ -249,6 +249,32 @@ def test_heat_is_off_by_no_more_than_it_says(method: str) -> None:
             assert answer.error_kind == ("bound" if method == "series" else "estimate")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("first", [1e-8, 1e-4, 1.0])
+def test_heat_after_a_long_time_is_within_its_error_and_its_error_near_rounding(first: float, dtype: torch.dtype) -> None:
+    graph = Graph.from_edges([(0, 1), (1, 2)], resistance=torch.tensor([first, 1.0], dtype=dtype))
+    x = torch.tensor([[1.0], [0.0], [0.0]], dtype=dtype)
+    for s in (1e2, 1e3, 1e6, 1e10):
+        answer = ohm.heat_kernel(graph, s, x)
+        with mpmath.workdps(DIGITS):
+            true = far(answer.value, applied(graph, lambda t, s=s: mpmath.exp(-s * t), x), x)
+        assert true <= reported(answer) <= max(1e-6, 20 * torch.finfo(dtype).eps), (s, answer.method)
+
+
+def test_heat_by_lapack_has_the_gradient_of_the_layers() -> None:
+    resistance = torch.tensor([1.0, 2.0, 0.5], requires_grad=True)  # float32: the layers round by more than the tolerance
+    answer = ohm.heat_kernel(Graph.from_edges([(0, 1), (1, 2), (0, 2)], resistance=resistance), 0.7)
+    assert answer.method == "lapack"
+    answer.value[0, 1].backward()
+
+    def heat(r: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.matrix_exp(-0.7 * Graph.from_edges([(0, 1), (1, 2), (0, 2)], resistance=r).laplacian())
+
+    own = resistance.detach().double().requires_grad_()
+    heat(own)[0, 1].backward()
+    torch.testing.assert_close(resistance.grad, own.grad, check_dtype=False, rtol=1e-4, atol=1e-6)
+
+
 def test_rounding_is_part_of_the_error_of_a_series_in_either_precision() -> None:
     graph = draw_graph(3, largest=12)[0]
     for dtype, tol in ((torch.float64, 1e-13), (torch.float32, 1e-5)):

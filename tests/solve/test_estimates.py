@@ -196,3 +196,18 @@ def test_without_eps_a_graph_beyond_all_pairs_and_factors_is_estimated(no_factor
     solved = ohm.effective_resistance(learned)
     assert solved.value.requires_grad
     torch.testing.assert_close(solved.value.detach(), by_lapack(graph), rtol=1e-4, atol=0)
+
+
+def test_resistances_far_below_the_potentials_are_estimated_within_eps():
+    tiny = 1e-18
+    grid = [(40 * i + j, 40 * (i + a) + j + 1 - a) for i in range(40) for j in range(40) for a in (0, 1) if i + a < 40]
+    grid = [(u, v) for u, v in grid if v % 40 or v == u + 40]
+    corners = [[150 * c + 7, *range(1600 + 5 * c, 1605 + 5 * c)] for c in range(10)]
+    rings = [(ring[j], ring[(j + 1) % 6]) for ring in corners for j in range(6)]
+    graph = Graph.from_edges(grid + rings, resistance=[1.0] * len(grid) + [tiny] * len(rings))
+    for seed in range(3):
+        found = ohm.effective_resistance(graph, grid + rings, eps=0.5, seed=seed)
+        assert "estimated within" in found.note
+        np.testing.assert_allclose(found.value[-60:] / tiny, 5 / 6, rtol=0.5)
+        assert found.error is not None
+        assert float((found.value[-60:] / tiny * 6 / 5 - 1).abs().max()) <= found.error

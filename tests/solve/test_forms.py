@@ -140,3 +140,28 @@ def test_demands_that_are_no_numbers_or_on_no_node_are_refused():
         ohm.potentials(EDGES, {"x": 1.0})
     with pytest.raises(TypeError, match="unexpected keyword argument 'tolerance'"):
         ohm.electric_flow(EDGES, [1.0, 0.0, 0.0, -1.0], tolerance=1e-3)
+
+
+@pytest.mark.parametrize("chosen", [[True, False], [np.True_, np.False_]])
+def test_booleans_in_a_list_are_not_taken_for_node_numbers(chosen):
+    edges = [(0, 1)]
+    for question in (
+        lambda: ohm.kron_reduce(edges, chosen),
+        lambda: ohm.harmonic(edges, chosen, [0.0, 1.0]),
+        lambda: ohm.effective_resistance(edges, [chosen]),
+    ):
+        with pytest.raises(ValueError, match=r"expected node numbers in 0\.\.1, got (np\.)?True"):
+            question()
+    assert ohm.kron_reduce(edges, torch.tensor([True, False])).kept.tolist() == [0]  # a mask
+
+
+@pytest.mark.parametrize("dtype", [float, int, bool])
+def test_entries_of_a_sparse_matrix_that_are_stored_twice_are_added_before_they_are_called_one(dtype):
+    rows, columns = [0, 0, 1, 1, 1, 2], [1, 1, 0, 0, 2, 1]
+    twice = scipy.sparse.coo_array((np.ones(6, dtype=dtype), (rows, columns)), shape=(3, 3))
+    for matrix in (twice, scipy.sparse.csr_array((twice.data, [1, 1, 0, 0, 2, 1], [0, 2, 5, 6]), shape=(3, 3))):
+        with pytest.raises(ValueError, match="a matrix whose values are not all one"):
+            ohm.effective_resistance(matrix)
+        assert matrix.nnz == 6
+    counted = ohm.effective_resistance(twice.astype(float), conductance="entries")
+    np.testing.assert_allclose(counted.value, [0.5, 1.0])

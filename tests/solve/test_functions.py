@@ -1,5 +1,7 @@
 """Functions of the Laplacian at the front door: heat, filters, roots and eigenvectors are those of SciPy and LAPACK."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -25,8 +27,10 @@ def test_heat_is_scipys_expm(device, g, s):
     g = g.to(device)
     truth = scipy.linalg.expm(-s * g.laplacian().cpu().numpy())
     answer = ohm.heat_kernel(g, s, tol=1e-9)
-    assert answer.bound is not None
-    assert np.linalg.norm(answer.value.cpu().numpy() - truth, 2) <= answer.bound + 1e-11
+    off = np.linalg.norm(answer.value.cpu().numpy() - truth, 2)
+    assert answer.error is not None
+    assert off <= answer.error + 1e-11  # SciPy's own
+    assert off <= (answer.bound or 0.0) + 1e-11
     heat = torch.as_tensor(truth).to(device)
     x = torch.randn(g.num_nodes, 2, generator=generator(), dtype=torch.float64).to(g.device)
     torch.testing.assert_close(ohm.heat_kernel(g, s, x, tol=1e-9).value, heat @ x, atol=1e-7, rtol=1e-7)
@@ -117,3 +121,57 @@ def test_eigenvectors_are_eigenvectors(device, g):
     answer = ohm.eigenvectors(g, 3)
     assert answer.value.shape == (g.num_nodes, 3)
     assert answer.residual < 1e-10
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_filter_that_is_zero_gives_zeros(trace):
+    found = ohm.spectral_filter([(0, 1), (1, 2)], lambda x: 0 * x, [1.0, 2.0, 0.5], trace=trace)
+    assert found.value.tolist() == [[0.0], [0.0], [0.0]]
+    assert found.error == found.residual == 0.0
+
+
+def test_heat_of_which_no_sample_but_that_at_zero_is_left_is_not_taken_for_zero():
+    path = [(i, i + 1) for i in range(600)]
+    for asked in ({"laplacian": "normalized"}, {"method": "series"}):
+        with pytest.raises(ValueError, match="expected a smooth f on"):
+            ohm.heat_kernel(path, 1e12, [1.0] + [0.0] * 600, **asked)
+
+
+def path_spectrum(nodes: int) -> list[float]:
+    """The eigenvalues of a path, ascending."""
+    return [2 - 2 * math.cos(math.pi * j / nodes) for j in range(nodes)]
+
+
+def spider(legs: int, length: int) -> Graph:
+    starts = [1 + i * length for i in range(legs)]
+    return Graph.from_edges([(0, s) for s in starts] + [(s + j, s + j + 1) for s in starts for j in range(length - 1)])
+
+
+@pytest.mark.parametrize(("legs", "k"), [(100, 20), (70, 40)])
+def test_lanczos_finds_all_copies_of_a_spiders_eigenvalues(legs, k):
+    length = 3000 // legs
+    spectrum = sorted(2 - 2 * math.cos(math.pi * (2 * j - 1) / (2 * length + 1)) for j in range(1, length + 1))  # of one leg
+    found = ohm.eigenvectors(spider(legs, length), k, method="lanczos")
+    np.testing.assert_allclose(found.eigenvalues, [spectrum[0]] * k, rtol=1e-7)
+    found = ohm.eigenvectors(spider(legs, length), k, "largest", method="lanczos")
+    np.testing.assert_allclose(found.eigenvalues[1:], [spectrum[-1]] * (k - 1), rtol=1e-9)
+    torch.testing.assert_close(found.vectors.mT @ found.vectors, torch.eye(k, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("k", "which"), [(8, "largest"), (40, "largest"), (20, "smallest")])
+def test_lanczos_finds_all_copies_of_the_eigenvalues_of_equal_components(k, which):
+    paths = Graph.from_edges([(30 * i + j, 30 * i + j + 1) for i in range(100) for j in range(29)])
+    found = ohm.eigenvectors(paths, k, which)
+    np.testing.assert_allclose(found.eigenvalues, [path_spectrum(30)[-1 if which == "largest" else 1]] * k, rtol=1e-7)
+
+
+def test_lanczos_finds_all_copies_of_the_eigenvalues_of_a_hypercube_and_of_a_torus():
+    cube = Graph.from_edges([(i, i ^ (1 << b)) for i in range(4096) for b in range(12) if not i >> b & 1])
+    found = ohm.eigenvectors(cube, 12, "largest")
+    np.testing.assert_allclose(found.eigenvalues, [24.0] + [22.0] * 11, rtol=1e-9)
+    torus = Graph.from_edges(
+        [(50 * i + j, 50 * ((i + a) % 50) + (j + 1 - a) % 50) for i in range(50) for j in range(50) for a in (0, 1)]
+    )
+    ring = [2 - 2 * math.cos(2 * math.pi * j / 50) for j in range(50)]
+    found = ohm.eigenvectors(torus, 8)
+    np.testing.assert_allclose(found.eigenvalues, sorted(x + y for x in ring for y in ring)[1:9], rtol=1e-7)

@@ -74,11 +74,12 @@ class SpectralFilter(Construction):
         """Return ``c_l`` down to rounding level, and the largest distance found between the whole series and f.
 
         Samples are doubled until the last quarter of the coefficients is noise *and* the series agrees with f at a thousand
-        other points. Noise is the effect on f of rounding its argument, ``eps (max |f| + max |x f'|)``. Sampling may miss
-        features narrower than a thousandth of the interval.
+        other points and at both ends. Noise is the effect on f of rounding its argument, ``eps (max |f| + max |x f'|)``.
+        Sampling may miss features narrower than a thousandth of the interval.
         """
         low, high = self.interval
         between = np.cos(np.pi * (np.arange(1000) * 0.6180339887498949 % 1))  # golden ratio: not close to any grid
+        between = np.append(between, [-1.0, 1.0])
         samples = 64
         while samples <= MOST_SAMPLES:
             points = np.cos(np.pi * (np.arange(samples) + 0.5) / samples)

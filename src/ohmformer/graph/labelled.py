@@ -36,7 +36,7 @@ class LabelledGraph:
     def number(self, label: Hashable) -> int:
         """Return the number of the node with this label, or raise a ValueError."""
         if self.labels is None:
-            if isinstance(label, (int, np.integer)) and 0 <= label < self.graph.num_nodes:
+            if isinstance(label, (int, np.integer)) and not isinstance(label, bool) and 0 <= label < self.graph.num_nodes:
                 return int(label)
             raise ValueError(f"expected node numbers in 0..{self.graph.num_nodes - 1}, got {label!r}")
         try:
@@ -154,7 +154,9 @@ def _entries(matrix: Any, resistance: Any, conductance: Any) -> str:
     """Return what the values of a matrix are, from the keyword whose value is ``"entries"``."""
     given = {name: value for name, value in (("resistance", resistance), ("conductance", conductance)) if value is not None}
     if not given:
-        if matrix.nnz and not np.all(matrix.tocoo().data == 1):
+        summed = (matrix * 1).tocsr()  # a copy, in which booleans are numbers
+        summed.sum_duplicates()
+        if not np.all(summed.data == 1):
             both = 'conductance="entries" or resistance="entries"'
             raise ValueError(f"expected {both} for a matrix whose values are not all one, got neither")
         return "unit"

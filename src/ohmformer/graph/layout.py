@@ -242,7 +242,7 @@ class Layout:
                 f"expected every demand to sum to zero on each component, demand {column} sums to "
                 f"{sums[component, column].item():.3g} on component {component}; pass center=True to subtract the mean"
             )
-        rounded = bool((sums.abs() <= torch.finfo(psi.dtype).eps * size * most).all())
+        rounded = bool((sums.abs() <= torch.finfo(psi.dtype).eps * size * largest).all())
         return psi if rounded else self.center(psi)
 
 

@@ -96,6 +96,16 @@ def worst_residual(gap: Float[Tensor, "graphs k"], size: Float[Tensor, "graphs k
     return math.sqrt(float(worst.nan_to_num(nan=math.inf).max())) if worst.numel() else 0.0
 
 
+def check_finite(resistance: Tensor, count: int) -> None:
+    """Raise a ValueError unless ``count`` resistances are finite: those between connected nodes."""
+    if int(resistance.isfinite().sum()) < count:
+        dtype, most = str(resistance.dtype).removeprefix("torch."), torch.finfo(resistance.dtype).max
+        raise ValueError(
+            f"expected resistances between connected nodes, and their sums, of at most {most:.2g}, the largest number in "
+            f"{dtype}, got one that is not; use a larger unit"
+        )
+
+
 def sum_over_graphs(graph: Graph, x: Float[Tensor, "nodes k"]) -> Float[Tensor, "graphs k"]:
     """Sum the rows of every graph."""
     if graph.num_graphs == 1:

@@ -279,7 +279,8 @@ def _wrong(
 ) -> Float[Tensor, "2 pairs"] | None:
     """Bound the error of every pair's flow in the energy norm, and of its resistance; None if unknown.
 
-    A column is off by the error times its own energy norm, ``(psi . phi)^(1/2)``, plus the rounding of flows.
+    A column is off by the error times its own energy norm, ``(psi . phi)^(1/2)``, plus the rounding of flows. A pair with
+    equal ends has no current, without error.
     """
     if answer.error is None:
         return None
@@ -289,6 +290,7 @@ def _wrong(
     else:
         own = pairs.at_places(answer.value.detach()).diagonal().clamp(min=0).sqrt() * (1 + error)
         size = own[pairs.source] + own[pairs.target]
+    size = torch.where(pairs.source == pairs.target, 0.0, size)
     return torch.stack([error * size, error * size * resistance.detach().clamp(min=0).sqrt() + 4 * eps * size**2])
 
 

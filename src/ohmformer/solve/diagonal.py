@@ -19,6 +19,7 @@ from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve import blockwise, selected
 from ohmformer.solve.answer import Answer, as_estimate, check_tolerance, join
+from ohmformer.solve.certificate import check_finite
 from ohmformer.solve.costs import DEFAULT_EPS, PANEL, SMALL
 from ohmformer.solve.engines.base import DENSE, Progress
 from ohmformer.solve.factor import look
@@ -51,7 +52,9 @@ def pinv_diagonal(
     tol = default_tolerance(eps) if tol is None else tol
     check_tolerance(tol, method, METHODS)
     asked = as_graph(graph, resistance=resistance, conductance=conductance)
-    return replace(_diagonal(asked.graph, eps, seed, Request(tol, method, progress)), labels=asked.labels)
+    answer = _diagonal(asked.graph, eps, seed, Request(tol, method, progress))
+    check_finite(answer.value, asked.graph.num_nodes)
+    return replace(answer, labels=asked.labels)
 
 
 def current_flow_closeness(graph: Any, *, resistance: Any = None, conductance: Any = None, **options: Any) -> Answer:
@@ -102,11 +105,13 @@ def kirchhoff_index(
         answer = selected.diagonal(graph, tol)
         traces = answer.value.new_zeros(graph.num_graphs).index_add(0, graph.batch, answer.value)
         value = torch.where(whole, traces * graph.graph_sizes, torch.inf)
+        check_finite(value, int(whole.sum()))
         return replace(answer, value=value if graph.batched else value[0], error=_of_sum(graph, answer))
     if eps is None and graph.width <= DENSE:
         pairs = all_pairs(graph, request)
         sums = (pairs.value.sums() if graph.batched else pairs.value.sum(0).sum()) / 2
         value = torch.where(whole if graph.batched else whole[0], sums, torch.inf)
+        check_finite(value, int(whole.sum()))
         return replace(pairs, value=value, error=_of_sum(graph, pairs))
     if eps is None and needs_gradient(graph):
         raise ValueError(_no_gradient(graph))
@@ -133,6 +138,7 @@ def kirchhoff_index(
     drawn = torch.cat([form.value for form in forms])
     answer = join(forms, drawn)
     value = torch.where(whole, drawn.mean(dim=0) * graph.graph_sizes, torch.inf)
+    check_finite(value, int(whole.sum()))
     short = stopped and relative > eps
     note = f"within {relative:.1e} with probability {1 - FAILURE:g}, from {len(drawn)} random signs"
     note += ", stopped early" if short else ""

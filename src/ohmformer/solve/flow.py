@@ -31,6 +31,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from ohmformer.graph import Graph, circuit
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve.answer import TOL, Answer, FlowAnswer, check_tolerance
@@ -91,6 +93,8 @@ def electric_flow(graph: Any, demands: Any, **options: Any) -> FlowAnswer:
     found, phi = _potentials(graph, demands, **(defaults | options))
     flow = circuit.flow(found, phi.value)
     certificate = {name: value for name, value in vars(phi).items() if name != "value"}
+    if phi.error is not None:
+        certificate["error"] = phi.error + 2 * torch.finfo(flow.dtype).eps  # a difference and a quotient
     return FlowAnswer(flow, **certificate, potential=phi.value, energy=circuit.primal_energy(found, flow))
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from ohmformer.graph import Graph
 from ohmformer.graph.labelled import as_graph
 from ohmformer.solve.answer import GraphAnswer
+from ohmformer.solve.certificate import check_finite
 from ohmformer.solve.factor import BEARABLE, Factor, keeping
 from ohmformer.solve.selected import Selected, edge_places
 
@@ -65,6 +66,7 @@ def kron_reduce(graph: Any, keep: Any, *, resistance: Any = None, conductance: A
         )
     ends, places = _edges(factor, number.cpu().numpy())
     weight = _Reduced.apply(found.resistance, found, factor, places)
+    check_finite(weight, len(places))  # pyright: ignore[reportArgumentType]
     batch = found.batch[nodes]
     reduced = Graph(ends.to(found.device), weight, batch, found.num_graphs, found.batched)  # pyright: ignore[reportArgumentType]
     lost = found.num_components - len(found.components[nodes].unique())
@@ -82,7 +84,7 @@ def _edges(factor: Factor, number: Int[np.ndarray, " nodes"]) -> tuple[Int[Tenso
     first = pattern.first.numpy()
     begin = int(first[pattern.eliminated])
     column = np.repeat(np.arange(pattern.eliminated, nodes), np.diff(first[pattern.eliminated :]))
-    place = begin + np.nonzero(np.isfinite(1 / np.maximum(factor.fraction.numpy()[begin:], 1e-320)))[0]  # no underflow
+    place = begin + np.nonzero(factor.fraction.numpy()[begin:] > 0)[0]
     ends = np.sort(number[pattern.order[np.stack([column[place - begin], pattern.row.numpy()[place]])]], axis=0)
     order = np.lexsort(ends[::-1])
     return torch.as_tensor(ends[:, order]).long(), torch.as_tensor(place[order])

@@ -24,7 +24,7 @@ from ohmformer.graph.memory import some_graphs
 from ohmformer.graph.ragged import Matrices
 from ohmformer.solve import pairwise, selected
 from ohmformer.solve.answer import TOL, Answer, check_reached, check_tolerance, join, reached
-from ohmformer.solve.certificate import EPS, measure, resistance_error
+from ohmformer.solve.certificate import EPS, check_finite, measure, resistance_error
 from ohmformer.solve.costs import DEFAULT_EPS, FEW_EDGES, LAYERS, LITTLE_WORK, PANEL, SMALL
 from ohmformer.solve.engines import cubing
 from ohmformer.solve.engines.base import DENSE, Part, Progress
@@ -95,8 +95,13 @@ def effective_resistance(
     if isinstance(pairs, str) and pairs == "all":
         return replace(all_pairs(found, request), labels=asked.labels)
     if isinstance(pairs, str):
-        return replace(_edges(found, eps, seed, request), labels=asked.labels)
-    return replace(_estimated_or_solved(found, asked.pairs(pairs), eps, seed, request), labels=asked.labels)
+        answer, joined = _edges(found, eps, seed, request), found.num_edges
+    else:
+        chosen = asked.pairs(pairs)
+        label = found.components[chosen]
+        answer, joined = _estimated_or_solved(found, chosen, eps, seed, request), int((label[:, 0] == label[:, 1]).sum())
+    check_finite(answer.value, joined)
+    return replace(answer, labels=asked.labels)
 
 
 def _estimated_or_solved(
@@ -134,8 +139,7 @@ def _estimated(
     parts = [(u[some], v[some]) for some in mine.split(2**16)]
 
     def squares(phi: Tensor) -> Tensor:
-        z = phi.float()
-        return torch.cat([z.new_zeros(0), *((z[a] - z[b]).square_().sum(1) for a, b in parts)])
+        return torch.cat([phi.new_zeros(0), *((phi[a] - phi[b]).square_().sum(1) for a, b in parts)])
 
     answer, unsure = estimated(graph, local.between.to(graph.device)[mine], local, squares, eps, seed, request)
     value = torch.where(joined, 0.0, torch.inf).to(graph.dtype).index_copy(0, mine, answer.value)
@@ -271,6 +275,7 @@ def all_pairs(graph: Graph, request: Request) -> Answer:
     if not found:
         return Answer(Matrices(graph.resistance.new_zeros(0), graph.graph_sizes), "none", 0, 0.0, 0.0)
     value = found[0][1] if len(found) == 1 else Matrices.join(found, graph.num_graphs)
+    check_finite(value.entries, int(graph.component_sizes.square().sum()))
     return replace(join(answers, value if graph.batched else value[0]), plan=Plan(tuple(parts), graph.num_graphs))
 
 

