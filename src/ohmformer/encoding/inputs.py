@@ -97,6 +97,11 @@ class Pairs:
         square = self.degree.new_zeros(self.graph.num_graphs).index_add(0, self.graph.batch, self.gram_degree)
         return torch.where(square > 0, inverse_root(square), 1.0)
 
+    @property
+    def after_first(self) -> Float[Tensor, " graphs"] | None:
+        """The factor of N from the second layer on when B is normalised but not updated; None for Gram degrees."""
+        return self.incidence_norm if self.l1 else None
+
     def select(self, which: Int[Tensor, " chosen"]) -> tuple[Pairs, Int[Tensor, " nodes"]]:
         """Return some graphs, given in ascending order, as a batch, and the original indices of their nodes."""
         chosen = torch.zeros(self.graph.num_graphs, dtype=torch.bool, device=which.device).index_fill(0, which, True)
@@ -288,8 +293,8 @@ class SmallGraphs:
         return GramState(block.of(self.buffer), self.on_nodes(self.pairs.gram_degree, block))
 
     def after_first(self, block: Block) -> Float[Tensor, " graphs"] | None:
-        """Return the factor of N from the second layer on when B is normalised but not updated; None for Gram degrees."""
-        return self.pairs.incidence_norm[block.which] if self.pairs.l1 else None
+        """Return the pairs' ``after_first`` for the graphs of a block."""
+        return None if self.pairs.after_first is None else self.pairs.after_first[block.which]
 
     def on_nodes(self, x: Float[Tensor, " nodes"], block: Block) -> Float[Tensor, "graphs width"]:
         """Arrange one value per node in the layout of the block, zero on padding."""

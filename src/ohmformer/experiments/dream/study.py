@@ -125,7 +125,7 @@ def targets_of(split: Split) -> Targets:
 
 
 def _build(config: RunConfig, data: RunData) -> MoleculeModel:
-    return MoleculeModel(config, len(data.labels), data.most_nodes, getattr(data.target, "outputs", 1))
+    return MoleculeModel(config, len(data.labels), data.most_nodes, data.target.outputs)
 
 
 def _renamed(name: str) -> str:
