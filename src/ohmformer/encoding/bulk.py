@@ -26,7 +26,7 @@ from ohmformer.encoding.quantities import check_quantities, exact_quantities
 from ohmformer.encoding.saving import shipped
 from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file
+from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file, write_text
 from ohmformer.graph.text_table import find_separator
 
 Columns = dict[str, list[Tensor]]
@@ -230,8 +230,7 @@ def encode_file(
     note = parts / "plan.json"
     if note.is_file() and json.loads(note.read_text()) != plan:
         raise ValueError(f"expected {parts} to be of the same input and options, it is of others; remove it to start over")
-    with whole_file(note) as temporary:
-        temporary.write_text(json.dumps(plan))
+    write_text(note, json.dumps(plan))
     rows = bad = 0
     error = "it is empty"
     for part in _run(

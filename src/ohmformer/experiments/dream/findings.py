@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.graph.draw import save
+from ohmformer.graph.draw import save_both
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,12 +93,10 @@ class Findings:
     def save(self, folder: Path | str, name: str = "dream") -> list[Path]:
         """Write ``NAME.md``, ``NAME.svg`` and ``NAME.png``."""
         folder = Path(folder)
-        pictures = [save(self.figure(), folder / f"{name}{suffix}") for suffix in (".svg", ".png")]
+        pictures = save_both(self.figure(), folder / name)
         title = "How much of electric flow do these states hold?"
         text = f"# {title}\n\n{self.paragraph()}\n\n{NOTE}\n\n![values by layer]({name}.svg)\n\n{self.table()}\n"
-        with whole_file(folder / f"{name}.md") as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        return [folder / f"{name}.md", *pictures]
+        return [write_text(folder / f"{name}.md", text), *pictures]
 
 
 NOTE = (

@@ -29,8 +29,8 @@ from ohmformer.experiments.molecules.data import RunData
 from ohmformer.experiments.molecules.model import MoleculeModel
 from ohmformer.experiments.molecules.sources import tables
 from ohmformer.experiments.molecules.training import measure_norms, predict
-from ohmformer.graph.draw import save
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.draw import save_both
+from ohmformer.graph.files import write_text
 
 NORMED = 2000
 """Number of training molecules used to measure the untrained model's scales and batch norms."""
@@ -199,7 +199,7 @@ def write(found: Sequence[Probed], out: Path, note: str) -> list[Path]:
     errors: dict[str, list[float]] = {}
     for run in found:
         errors.setdefault(run.group, []).append(run.test)
-    pictures = [save(draw(groups), out / f"dream{suffix}") for suffix in (".svg", ".png")]
+    pictures = save_both(draw(groups), out / "dream")
     listed = [f"- {name}: test error {', '.join(f'{x:.4f}' for x in errors[name])}" for name in groups]
     parts = [
         "# Do they dream of electric flow?", note, NOTE, "\n".join(listed), "![values by layer](dream.svg)",
@@ -208,6 +208,4 @@ def write(found: Sequence[Probed], out: Path, note: str) -> list[Path]:
         against_error(found),
         *(f"## {name}\n\n{x.paragraph()}\n\n{x.table()}" for name, x in groups.items()),
     ]  # fmt: skip
-    with whole_file(out / "dream.md") as temporary:
-        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return [out / "dream.md", *pictures]
+    return [write_text(out / "dream.md", "\n\n".join(parts) + "\n"), *pictures]

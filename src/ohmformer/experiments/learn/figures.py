@@ -27,10 +27,10 @@ from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.sweep import Job
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, HEAT_TIME, demand_loss, frobenius_loss
 from ohmformer.graph import Graph
-from ohmformer.graph.draw import save
+from ohmformer.graph.draw import save_both
 from ohmformer.graph.extras import require
 from ohmformer.graph.families import family
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -264,7 +264,7 @@ def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
 def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], out: Path, note: str) -> list[Path]:
     """Write the picture (.svg and .png) and the table (.md) of a figure into a folder."""
     canvas = draw_figure(figure, results)
-    paths = [save(canvas, out / f"{figure}-{preset}{suffix}") for suffix in (".svg", ".png")]
+    pictures = save_both(canvas, out / f"{figure}-{preset}")
     straight = rises(results)
     verdict = "Log loss falls at every step of depth, for every curve." if not straight else "Where log loss does not fall:"
     fits = [
@@ -285,7 +285,4 @@ def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], ou
             *claims,
         ]
     )  # fmt: skip
-    path = out / f"{figure}-{preset}.md"
-    with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return [*paths, path]
+    return [*pictures, write_text(out / f"{figure}-{preset}.md", text)]

@@ -17,8 +17,9 @@ from typing import Any
 from ohmformer.experiments.molecules.config import PRETRAINED, RunConfig, preset
 from ohmformer.experiments.molecules.config import changes as settings
 from ohmformer.experiments.molecules.csl import FOLDS
+from ohmformer.graph.draw import save
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
 
 PAPER = {
     "zinc": {"none": 0.286, "lappe": 0.201, "lt-index": 0.138},
@@ -173,9 +174,7 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
     for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         which("{x:.2g}")
     axes.legend(frameon=False)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary)
-    return path
+    return save(figure, path)
 
 
 def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[Path, Path]:
@@ -183,9 +182,7 @@ def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[P
     if not runs:
         raise ValueError(f"expected finished runs for {name}, there are none")
     picture = plot(runs, folder / f"{name}.svg")
-    table = folder / f"{name}.md"
     title = name if name in BENCHMARKS and not name.startswith("table2") else f"Table 2: {name}"
-    with whole_file(table) as temporary:
-        beside = LITERATURE if runs[0].config.data == "zinc12k" else ""
-        temporary.write_text(f"# {title}\n\n{note}\n\n{markdown(runs)}\n{beside}\n![validation error]({name}.svg)\n")
-    return table, picture
+    beside = LITERATURE if runs[0].config.data == "zinc12k" else ""
+    text = f"# {title}\n\n{note}\n\n{markdown(runs)}\n{beside}\n![validation error]({name}.svg)\n"
+    return write_text(folder / f"{name}.md", text), picture

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ohmformer.graph import Spectrum
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import whole_file, write_text
 from ohmformer.solve.answer import Answer, join
 from ohmformer.solve.distributed.shard import Shard
 
@@ -36,8 +36,7 @@ class AnswerFiles:
         self._asked = {"graph": shard.manifest.graph, "nodes": shard.manifest.nodes, "parts": shard.group.size, **question}
         shard.group.agree(self._check)  # on all processes, before any of them writes
         if self.out is not None:
-            with whole_file(self.out / QUESTION) as temporary:
-                temporary.write_text(json.dumps(self._asked))
+            write_text(self.out / QUESTION, json.dumps(self._asked))
 
     def _check(self) -> None:
         if self.out is None:
@@ -80,8 +79,7 @@ class AnswerFiles:
             save_file({name: x.cpu().contiguous() for name, x in arrays.items()}, temporary)
         self._shard.group.gather(None)
         if self._shard.group.rank == 0:
-            with whole_file(self._part(panel, 0).with_name(CERTIFICATE)) as temporary:
-                temporary.write_text(json.dumps(dict(certificate)))
+            write_text(self._part(panel, 0).with_name(CERTIFICATE), json.dumps(dict(certificate)))
 
     def load(self, panel: int | str) -> dict[str, Tensor]:
         """Read this process's arrays of a finished panel."""
@@ -96,8 +94,7 @@ class AnswerFiles:
     def close(self, answer: Answer) -> None:
         """Write the certificate of the whole answer."""
         if self.out is not None and self._shard.group.rank == 0:
-            with whole_file(self.out / CERTIFICATE) as temporary:
-                temporary.write_text(json.dumps({**self._asked, **certificate_of(answer)}, indent=1))
+            write_text(self.out / CERTIFICATE, json.dumps({**self._asked, **certificate_of(answer)}, indent=1))
 
 
 def fingerprint(shard: Shard, x: Float[Tensor, "rows k"]) -> str:
