@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ohmformer as ohm
+from ohmformer.apps.command_line.answers import Solved, certain, edges_of, labels_of
 from ohmformer.apps.command_line.progress import show_progress
-from ohmformer.apps.command_line.questions import Question, Solved, Task, certain, edges_of, labels_of
+from ohmformer.apps.command_line.questions import Question, Task
 from ohmformer.graph.power_grid import PowerGrid
 from ohmformer.solve import power
 from ohmformer.solve.diagonal import closeness_of
