@@ -27,6 +27,7 @@ from ohmformer.encoding.saving import shipped
 from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file, write_text
+from ohmformer.graph.smiles import bonds, read_smiles
 from ohmformer.graph.text_table import find_separator
 
 Columns = dict[str, list[Tensor]]
@@ -122,8 +123,6 @@ def _is_edge_list(path: Path, column: str | None) -> bool:
 def _from_smiles(path: Path, column: str) -> Iterator[Entry]:
     """Read one molecule per row of a table or line of a file."""
     require("rdkit", "encode")
-    from ohmformer.graph.smiles import bonds, read_smiles
-
     for row, smiles in enumerate(read_smiles(path, column)):
         try:
             nodes, edges = bonds(smiles)

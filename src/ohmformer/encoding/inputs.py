@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import coo_array
 from torch import Tensor
 
 from ohmformer.encoding.dynamics import CHUNK, GramState, IncidenceState, SparseGraphs, inverse_root
@@ -335,8 +336,6 @@ def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
         row_of, column = entries // rows, entries % rows
         start = torch.searchsorted(row_of, torch.arange(rows, device=row.device))
         return SparseGraphs(start, column, value, row_of, chunk_graph, graph.num_graphs), row
-    from scipy.sparse import coo_array
-
     a, b, c = (x.numpy().astype(np.int32) for x in (u, v, row))
     off, diagonal = pairs.off_diagonal.numpy(), pairs.diagonal.numpy()
     place = np.concatenate([a, b, c]), np.concatenate([b, a, c])
