@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +103,29 @@ def fingerprint(shard: Shard, x: Float[Tensor, "rows k"]) -> str:
     return hashlib.sha256("".join(shard.group.gather(own)).encode()).hexdigest()
 
 
-def in_panels(
-    shard: Shard,
-    columns: int,
-    panel: int,
-    answer: Callable[[slice], Answer],
-    question: Mapping[str, Any],
-    out: Path | str | None,
-    tell: Tell | None,
-) -> Answer:
+@dataclass(frozen=True)
+class Asked:
+    """A question that all processes ask together, and where its answer goes."""
+
+    shard: Shard
+    question: Mapping[str, Any]
+    """What tells it from others, besides the fields below."""
+    tol: float
+    panel: int | None
+    """The number of columns that are answered together; None until it is planned."""
+    out: Path | str | None
+    tell: Tell | None
+
+    def say(self, text: str) -> None:
+        """Call ``tell`` with a text on process 0 only."""
+        say(self.shard, self.tell, text)
+
+
+def in_panels(asked: Asked, columns: int, answer: Callable[[slice], Answer]) -> Answer:
     """Answer ``columns`` columns panel by panel and join them; panels stored in ``out`` are not computed again."""
-    files = AnswerFiles(shard, out, {**question, "columns": columns, "panel": panel})
+    assert asked.panel is not None
+    shard, panel = asked.shard, asked.panel
+    files = AnswerFiles(shard, asked.out, {**asked.question, "tol": asked.tol, "columns": columns, "panel": panel})
     answers: list[Answer] = []
     for i, first in enumerate(range(0, max(columns, 1), panel)):
         kept = files.finished(i)
@@ -124,7 +136,7 @@ def in_panels(
             found = answer_of(files.load(i)["value"], kept)
         answers.append(found)
         more = ", kept from before" if kept else f", {found.layers} layers"
-        say(shard, tell, f"panel {i + 1} of {-(-columns // panel)}: residual {found.residual:.1e}{more}")
+        asked.say(f"panel {i + 1} of {-(-columns // panel)}: residual {found.residual:.1e}{more}")
     whole = join(answers, torch.cat([x.value for x in answers], dim=1))
     files.close(whole)
     return whole
