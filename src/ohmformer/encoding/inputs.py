@@ -22,6 +22,7 @@ from ohmformer.encoding.dynamics import CHUNK, GramState, IncidenceState, Sparse
 from ohmformer.graph import Graph
 from ohmformer.graph.blocks import ENTRIES, Block, Blocks
 from ohmformer.graph.edges import check_directions_agree, lists_both_directions
+from ohmformer.graph.ragged import Spans
 
 KEPT = "spectrum_values", "spectrum_vectors", "spectrum_check"
 """Attributes of PyG data that store spectra."""
@@ -171,8 +172,8 @@ def read_pairs(
     batch: Tensor | None,
     num_nodes: int | None,
     *,
-    l1: bool,
-    dtype: torch.dtype,
+    l1: bool = False,
+    dtype: torch.dtype = torch.float64,
     combinatorial: bool = False,
     graphs: int | None = None,
 ) -> Pairs:
@@ -312,8 +313,7 @@ class SmallGraphs:
         owner = position[graph.batch[u[mine]]]
         count = torch.bincount(owner, minlength=len(block.which))
         column = torch.arange(len(mine), device=u.device) - (count.cumsum(0) - count)[owner]
-        slot = torch.arange(graph.num_nodes, device=u.device) - graph.graph_offsets[graph.batch]
-        value = self.pairs.weight[mine].sqrt()
+        slot, value = graph.nodes.within, self.pairs.weight[mine].sqrt()
         empty = value.new_zeros(*block.node.shape, int(count.max()) if len(count) else 0)
         empty = empty.index_put((owner, slot[u[mine]], column), -value)
         return IncidenceState(empty.index_put((owner, slot[v[mine]], column), value))
@@ -322,11 +322,9 @@ class SmallGraphs:
 def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
     """Return N of all graphs in CSR over padded rows, and the row of every node."""
     graph = pairs.graph
-    chunks = -(-graph.graph_sizes // CHUNK)
-    first = (chunks.cumsum(0) - chunks) * CHUNK
-    row = torch.arange(graph.num_nodes, device=pairs.u.device) + (first - graph.graph_offsets)[graph.batch]
-    rows = int(chunks.sum()) * CHUNK
-    chunk_graph = torch.repeat_interleave(torch.arange(graph.num_graphs, device=row.device), chunks)
+    chunks = Spans.of(-(-graph.graph_sizes // CHUNK))
+    row = graph.nodes.within + CHUNK * chunks.first[graph.batch]
+    rows = chunks.total * CHUNK
     u, v = row[pairs.u], row[pairs.v]
     if pairs.weight.requires_grad or u.device.type != "cpu":
         key = torch.cat([u * rows + v, v * rows + u, row * rows + row])
@@ -335,10 +333,10 @@ def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
         value = values.new_zeros(len(entries)).index_add(0, which, values)
         row_of, column = entries // rows, entries % rows
         start = torch.searchsorted(row_of, torch.arange(rows, device=row.device))
-        return SparseGraphs(start, column, value, row_of, chunk_graph, graph.num_graphs), row
+        return SparseGraphs(start, column, value, row_of, chunks.owner, graph.num_graphs), row
     a, b, c = (x.numpy().astype(np.int32) for x in (u, v, row))
     off, diagonal = pairs.off_diagonal.numpy(), pairs.diagonal.numpy()
     place = np.concatenate([a, b, c]), np.concatenate([b, a, c])
     n = coo_array((np.concatenate([off, off, diagonal]), place), shape=(rows, rows)).tocsr()
     start, column, value = (torch.as_tensor(x) for x in (n.indptr[:-1], n.indices, n.data))
-    return SparseGraphs(start, column, value, None, chunk_graph, graph.num_graphs), row
+    return SparseGraphs(start, column, value, None, chunks.owner, graph.num_graphs), row
