@@ -31,6 +31,7 @@ from ohmformer.graph.draw import save_both
 from ohmformer.graph.extras import require
 from ohmformer.graph.families import family
 from ohmformer.graph.files import write_text
+from ohmformer.graph.text_table import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,7 +219,6 @@ def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int,
 def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
     """Format all numbers of a figure as a Markdown table, with one row per task, family and start."""
     depths = sorted({job.setting.layers for job in results})
-    lines = [f"| task | graphs | start | measured | {' | '.join(map(str, depths))} |", f"|{'---|' * (4 + len(depths))}"]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
     for job, result in results.items():
         s = job.setting
@@ -236,9 +236,8 @@ def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
                 for name in ("log_demand", "log_frobenius"):
                     row = {d: f"{x[name]:.2f}" for d, x in zip(depths, found, strict=True)}
                     rows[task, graphs, f"{statement} itself", name.replace("_", " ")] = row
-    for key in sorted(rows):
-        lines.append(f"| {' | '.join(key)} | {' | '.join(rows[key].get(d, '') for d in depths)} |")
-    return "\n".join(lines)
+    lines = [[*key, *(rows[key].get(d, "") for d in depths)] for key in sorted(rows)]
+    return markdown_table(["task", "graphs", "start", "measured", *map(str, depths)], lines)
 
 
 def depth_curves(results: Mapping[Job, Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:

@@ -20,6 +20,7 @@ from ohmformer.experiments.molecules.csl import FOLDS
 from ohmformer.graph.draw import save
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import write_text
+from ohmformer.graph.text_table import markdown_table
 
 PAPER = {
     "zinc": {"none": 0.286, "lappe": 0.201, "lt-index": 0.138},
@@ -119,18 +120,17 @@ def markdown(runs: Iterable[Run]) -> str:
     ]  # fmt: skip
     if groups and next(iter(groups.values()))[0].config.data == "csl":
         header[4:6] = "folds", "test accuracy"
-    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    rows = []
     for group in sorted(groups.values(), key=lambda g: (g[0].config.data, g[0].config.width, -_mean(g, "test"))):
         config, first = group[0].config, group[0].result
         paper = PAPER.get(config.data, {}).get(config.encoding)
-        row = [
+        rows.append([
             config.data, _title(config), f"{config.backbone} {config.width} wide", str(first["epochs"]), str(len(group)),
             _spread(group, "test"), _spread(group, "test_relabelled"), _spread(group, "valid"),
             f"{first['parameters']:,}", f"{first['encoding_parameters']:,}",
             f"{_mean(group, 'seconds_per_epoch'):.1f}", "" if paper is None else f"{paper:.3f}",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+        ])  # fmt: skip
+    return markdown_table(header, rows)
 
 
 def _title(config: RunConfig) -> str:
