@@ -20,7 +20,7 @@ from ohmformer.constructions.learned import eigenvalues, learned, relative_error
 from ohmformer.graph import Graph, Spectrum
 from ohmformer.graph.draw import save
 from ohmformer.graph.families import family
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
 from ohmformer.graph.smiles import bonds, read_smiles
 from ohmformer.native import machine
 
@@ -99,8 +99,7 @@ def main() -> None:
         NOTE, "![error against depth](learned.svg)", "\n".join(lines),
         "Outside of what they were trained on, 9 layers (classical: for the true interval of the row's graphs):", outside,
     ]  # fmt: skip
-    with whole_file(options.out / "learned.md") as temporary:
-        temporary.write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    write_text(options.out / "learned.md", "\n\n".join(text) + "\n")
 
 
 def _outside(built: dict[tuple[str, int, bool], Learned], test: dict[str, Graph]) -> str:

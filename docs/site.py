@@ -22,8 +22,9 @@ from ohmformer.apps.command_line.errors import CODES
 from ohmformer.apps.command_line.main import app
 from ohmformer.apps.explorer.export import standalone
 from ohmformer.apps.explorer.turns import first_state, turn
-from ohmformer.apps.report.depths import ERROR, depth_tables, markdown_table
+from ohmformer.apps.report.depths import ERROR, depth_tables
 from ohmformer.apps.report.gallery import SETUP, Exhibit, exhibits
+from ohmformer.graph.text_table import markdown_table
 
 ROOT = Path(__file__).parents[1]
 OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")

@@ -26,7 +26,8 @@ from ohmformer.encoding.quantities import check_quantities, exact_quantities
 from ohmformer.encoding.saving import shipped
 from ohmformer.graph.contents import open_text, suffix_of
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file
+from ohmformer.graph.files import DELIMITERS, MATRICES, read_graph, whole_file, write_text
+from ohmformer.graph.smiles import bonds, read_smiles
 from ohmformer.graph.text_table import find_separator
 
 Columns = dict[str, list[Tensor]]
@@ -122,8 +123,6 @@ def _is_edge_list(path: Path, column: str | None) -> bool:
 def _from_smiles(path: Path, column: str) -> Iterator[Entry]:
     """Read one molecule per row of a table or line of a file."""
     require("rdkit", "encode")
-    from ohmformer.graph.smiles import bonds, read_smiles
-
     for row, smiles in enumerate(read_smiles(path, column)):
         try:
             nodes, edges = bonds(smiles)
@@ -230,12 +229,12 @@ def encode_file(
     note = parts / "plan.json"
     if note.is_file() and json.loads(note.read_text()) != plan:
         raise ValueError(f"expected {parts} to be of the same input and options, it is of others; remove it to start over")
-    with whole_file(note) as temporary:
-        temporary.write_text(json.dumps(plan))
+    write_text(note, json.dumps(plan))
     rows = bad = 0
     error = "it is empty"
-    chunks = ((i, list(part)) for i, part in enumerate(_chunks(entries, chunk)))
-    for _, part in _run(chunks, parts, {"encoding": encoding, "exact": list(exact), "s": s}, encode, cluster):
+    for part in _run(
+        enumerate(_chunks(entries, chunk)), parts, {"encoding": encoding, "exact": list(exact), "s": s}, encode, cluster
+    ):
         error = next((entry.error for entry in part if entry.error), error) if rows == bad == 0 else error
         rows += len(part)
         bad += sum(entry.data is None for entry in part)
@@ -253,35 +252,28 @@ def _size(source: Path) -> int:
     return source.stat().st_size if source.is_file() else len(list(source.iterdir()))
 
 
-def _chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
-    """Split the input into lists of ``size`` graphs."""
-    entries = iter(entries)
-    while part := list(itertools.islice(entries, size)):
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Split items into lists of ``size``."""
+    items = iter(items)
+    while part := list(itertools.islice(items, size)):
         yield part
 
 
 def _run(
     chunks: Iterable[tuple[int, list[Entry]]], parts: Path, asked: dict[str, Any], encode: Encode, cluster: str | None
-) -> Iterator[tuple[int, list[Entry]]]:
+) -> Iterator[list[Entry]]:
     """Encode the chunks that have no part file yet, in this process or on Ray workers; yield all chunks in order."""
     if cluster is None:
         for i, part in chunks:
             if not _part(parts, i).is_file():
                 _write_part(parts, i, part, encode([e.data for e in part if e.data is not None]))
-            yield i, part
+            yield part
         return
-    for wave in _waves(chunks, 32):
+    for wave in _chunks(chunks, 32):  # submitted to the cluster together
         missing = [(i, part) for i, part in wave if not _part(parts, i).is_file()]
         for i, columns in _on_cluster(missing, asked, cluster):
             _write_part(parts, i, dict(missing)[i], columns)
-        yield from wave
-
-
-def _waves(chunks: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Split the chunks into lists that are submitted to a cluster together."""
-    chunks = iter(chunks)
-    while wave := list(itertools.islice(chunks, size)):
-        yield wave
+        yield from (part for _, part in wave)
 
 
 def _on_cluster(chunks: list[tuple[int, list[Entry]]], asked: dict[str, Any], cluster: str) -> Iterator[tuple[int, Columns]]:

@@ -121,8 +121,7 @@ def functions_of(
     if gradients:
         return on_matrices(pairs, weights.to(pairs.weight.dtype), weights.dtype, restore=restore)
     if graph.width <= SPECTRA_UP_TO or "pairs" in reads:
-        after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
-        return on_spectra(Spectra.of(pairs, weights.dtype), weights, after, restore=restore)
+        return on_spectra(Spectra.of(pairs, weights.dtype), weights, pairs.after_first, restore=restore)
     if graph.num_graphs == 1:
         points = points_of(pairs, len(weights), weights.dtype, edges="edges" in reads, seed=seed)
         p = on_points(points, pairs, weights, restore=restore)
@@ -171,10 +170,9 @@ def on_spectra(spectra: Spectra, weights: Tensor, after_first: Tensor | None, *,
 
 def on_points(points: Points, pairs: Pairs, weights: Tensor, *, restore: bool) -> Float[Tensor, "points channels"]:
     """Run layers with fixed B on the points that represent the eigenvalues of one large graph."""
-    after = pairs.incidence_norm.detach().to(weights.dtype) if pairs.l1 else None
     owner = torch.zeros(len(points.values), dtype=torch.long, device=weights.device)
     start = torch.tensor([0, len(owner)], device=weights.device)
-    return on_spectrum(points.values, start, owner, weights, after, restore=restore, count=points.count)
+    return on_spectrum(points.values, start, owner, weights, pairs.after_first, restore=restore, count=points.count)
 
 
 def on_matrices(pairs: Pairs, weights: Tensor, dtype: torch.dtype, *, restore: bool) -> Read:
@@ -242,8 +240,8 @@ def on_rows(problem: Problem) -> Float[Tensor, "nodes channels"]:
     assert problem.start is not None
     graphs, row = sparse_graphs(problem.pairs)
     phi = problem.start.new_zeros(len(graphs.start), problem.channels).index_copy_(0, row, problem.start)
-    after = problem.pairs.incidence_norm if problem.pairs.l1 else None
-    return sparse_layers(graphs, phi, problem.layers, after, unit_start=problem.normalize_start).index_select(0, row)
+    after, normalize = problem.pairs.after_first, problem.normalize_start
+    return sparse_layers(graphs, phi, problem.layers, after, unit_start=normalize).index_select(0, row)
 
 
 def graph_by_graph(problem: Problem) -> Float[Tensor, "nodes channels"]:

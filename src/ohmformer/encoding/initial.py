@@ -70,7 +70,7 @@ def start_of(
             got = "none" if x is None else tuple(x.shape)
             raise ValueError(f"expected x of shape ({graph.num_nodes}, {model.embed.in_features}), got {got}")
         return model.embed(x.to(model.scalars.dtype))
-    place = torch.arange(graph.num_nodes, device=graph.device) - graph.graph_offsets.index_select(0, graph.batch)
+    place = graph.nodes.within
     if model.table is not None:
         return model.table.index_select(0, place % len(model.table))
     if generator is None and model.training:

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import coo_array
 from torch import Tensor
 
 from ohmformer.encoding.dynamics import CHUNK, GramState, IncidenceState, SparseGraphs, inverse_root
 from ohmformer.graph import Graph
 from ohmformer.graph.blocks import ENTRIES, Block, Blocks
 from ohmformer.graph.edges import check_directions_agree, lists_both_directions
+from ohmformer.graph.ragged import Spans
 
 KEPT = "spectrum_values", "spectrum_vectors", "spectrum_check"
 """Attributes of PyG data that store spectra."""
@@ -97,6 +99,11 @@ class Pairs:
         square = self.degree.new_zeros(self.graph.num_graphs).index_add(0, self.graph.batch, self.gram_degree)
         return torch.where(square > 0, inverse_root(square), 1.0)
 
+    @property
+    def after_first(self) -> Float[Tensor, " graphs"] | None:
+        """The factor of N from the second layer on when B is normalised but not updated; None for Gram degrees."""
+        return self.incidence_norm if self.l1 else None
+
     def select(self, which: Int[Tensor, " chosen"]) -> tuple[Pairs, Int[Tensor, " nodes"]]:
         """Return some graphs, given in ascending order, as a batch, and the original indices of their nodes."""
         chosen = torch.zeros(self.graph.num_graphs, dtype=torch.bool, device=which.device).index_fill(0, which, True)
@@ -165,8 +172,8 @@ def read_pairs(
     batch: Tensor | None,
     num_nodes: int | None,
     *,
-    l1: bool,
-    dtype: torch.dtype,
+    l1: bool = False,
+    dtype: torch.dtype = torch.float64,
     combinatorial: bool = False,
     graphs: int | None = None,
 ) -> Pairs:
@@ -288,8 +295,8 @@ class SmallGraphs:
         return GramState(block.of(self.buffer), self.on_nodes(self.pairs.gram_degree, block))
 
     def after_first(self, block: Block) -> Float[Tensor, " graphs"] | None:
-        """Return the factor of N from the second layer on when B is normalised but not updated; None for Gram degrees."""
-        return self.pairs.incidence_norm[block.which] if self.pairs.l1 else None
+        """Return the pairs' ``after_first`` for the graphs of a block."""
+        return None if self.pairs.after_first is None else self.pairs.after_first[block.which]
 
     def on_nodes(self, x: Float[Tensor, " nodes"], block: Block) -> Float[Tensor, "graphs width"]:
         """Arrange one value per node in the layout of the block, zero on padding."""
@@ -306,8 +313,7 @@ class SmallGraphs:
         owner = position[graph.batch[u[mine]]]
         count = torch.bincount(owner, minlength=len(block.which))
         column = torch.arange(len(mine), device=u.device) - (count.cumsum(0) - count)[owner]
-        slot = torch.arange(graph.num_nodes, device=u.device) - graph.graph_offsets[graph.batch]
-        value = self.pairs.weight[mine].sqrt()
+        slot, value = graph.nodes.within, self.pairs.weight[mine].sqrt()
         empty = value.new_zeros(*block.node.shape, int(count.max()) if len(count) else 0)
         empty = empty.index_put((owner, slot[u[mine]], column), -value)
         return IncidenceState(empty.index_put((owner, slot[v[mine]], column), value))
@@ -316,11 +322,9 @@ class SmallGraphs:
 def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
     """Return N of all graphs in CSR over padded rows, and the row of every node."""
     graph = pairs.graph
-    chunks = -(-graph.graph_sizes // CHUNK)
-    first = (chunks.cumsum(0) - chunks) * CHUNK
-    row = torch.arange(graph.num_nodes, device=pairs.u.device) + (first - graph.graph_offsets)[graph.batch]
-    rows = int(chunks.sum()) * CHUNK
-    chunk_graph = torch.repeat_interleave(torch.arange(graph.num_graphs, device=row.device), chunks)
+    chunks = Spans.of(-(-graph.graph_sizes // CHUNK))
+    row = graph.nodes.within + CHUNK * chunks.first[graph.batch]
+    rows = chunks.total * CHUNK
     u, v = row[pairs.u], row[pairs.v]
     if pairs.weight.requires_grad or u.device.type != "cpu":
         key = torch.cat([u * rows + v, v * rows + u, row * rows + row])
@@ -329,12 +333,10 @@ def sparse_graphs(pairs: Pairs) -> tuple[SparseGraphs, Int[Tensor, " nodes"]]:
         value = values.new_zeros(len(entries)).index_add(0, which, values)
         row_of, column = entries // rows, entries % rows
         start = torch.searchsorted(row_of, torch.arange(rows, device=row.device))
-        return SparseGraphs(start, column, value, row_of, chunk_graph, graph.num_graphs), row
-    from scipy.sparse import coo_array
-
+        return SparseGraphs(start, column, value, row_of, chunks.owner, graph.num_graphs), row
     a, b, c = (x.numpy().astype(np.int32) for x in (u, v, row))
     off, diagonal = pairs.off_diagonal.numpy(), pairs.diagonal.numpy()
     place = np.concatenate([a, b, c]), np.concatenate([b, a, c])
     n = coo_array((np.concatenate([off, off, diagonal]), place), shape=(rows, rows)).tocsr()
     start, column, value = (torch.as_tensor(x) for x in (n.indptr[:-1], n.indices, n.data))
-    return SparseGraphs(start, column, value, None, chunk_graph, graph.num_graphs), row
+    return SparseGraphs(start, column, value, None, chunks.owner, graph.num_graphs), row

@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import coo_array
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
@@ -55,8 +56,6 @@ class Rows:
     @classmethod
     def of(cls, pairs: Pairs, dtype: torch.dtype) -> Rows:
         """Sum the entries of all pairs."""
-        from scipy.sparse import coo_array
-
         n, (u, v) = pairs.graph.num_nodes, (x.cpu().numpy().astype(np.int32) for x in (pairs.u, pairs.v))
         off = pairs.off_diagonal.detach().cpu().numpy()
         place = np.concatenate([u, v]), np.concatenate([v, u])

@@ -51,9 +51,9 @@ class RunningNorm(nn.Module):
     @torch.no_grad()
     def see(self, x: Float[Tensor, "rows columns"]) -> None:
         """Move mean and variance towards those of a batch; a batch with fewer than two rows changes nothing."""
-        rows = _over_processes(torch.full((), float(len(x)), device=x.device, dtype=x.dtype))
-        mean = _over_processes(x.sum(0)) / rows.clamp(min=1)
-        variance = _over_processes((x - mean).square().sum(0)) / (rows - 1).clamp(min=1)
+        rows = sum_over_processes(torch.full((), float(len(x)), device=x.device, dtype=x.dtype))
+        mean = sum_over_processes(x.sum(0)) / rows.clamp(min=1)
+        variance = sum_over_processes((x - mean).square().sum(0)) / (rows - 1).clamp(min=1)
         real = (rows > 1).to(self.batches)
         self.batches.add_(real)
         step = real / self.batches.clamp(min=1)
@@ -62,8 +62,13 @@ class RunningNorm(nn.Module):
         self.variance.lerp_(variance.to(self.variance), step.to(self.variance))
 
 
-def _over_processes(x: Tensor) -> Tensor:
+def sum_over_processes(x: Tensor) -> Tensor:
     """Sum x over all processes in place; with a single process return it unchanged."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if several_processes():
         dist.all_reduce(x)
     return x
+
+
+def several_processes() -> bool:
+    """Return whether this process is one of several that train together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -38,7 +38,7 @@ def on_spectrum(
     of each eigenvalue in norms, 1 by default.
     """
     # a copy, because torch.compile rejects the same tensor twice
-    later = values.clone() if after_first is None else values * after_first.index_select(0, owner)
+    later = values.clone() if after_first is None else values * after_first.to(values).index_select(0, owner)
     channels = weights.shape[2]
     run: Any = _TorchLayers
     if count is None and supports("ohm_on_spectrum", (values, weights), (values, later), channels=channels):

@@ -260,8 +260,7 @@ class LinearTransformerPE(saving.Saved, nn.Module):
         with torch.autocast(self.scalars.device.type, enabled=False):
             if self.functions:
                 found = functions_of(pairs, self._weights(), self.reads, restore=self.phi0 == "walks", seed=self.seed)
-                start = torch.cat([pairs.graph.graph_offsets, pairs.graph.graph_sizes.sum()[None]])
-                return self._read(found, edge_index, start, pairs.graph.batch, width)
+                return self._read(found, edge_index, pairs.graph.nodes.start, pairs.graph.batch, width)
             layers = self._layers()
             draws = self.draws if self.phi0 == "random" else 1
             starts = [start_of(self, pairs, x, generator, draw) for draw in range(draws)]

@@ -84,7 +84,7 @@ def edges_once(data: Any) -> tuple[int, list[tuple[int, int]]]:
 
 def node_targets(edges: Tensor, batch: Tensor, targets: str, k: int) -> Float[Tensor, "nodes targets"]:
     """Return eigenvectors 2 to k + 1 of N, zero where a graph has fewer; for ``"multi"`` their squares and the diagonals."""
-    pairs = read_pairs(edges, None, batch, len(batch), l1=False, dtype=torch.float64)
+    pairs = read_pairs(edges, None, batch, len(batch))
     graphs = SmallGraphs.of(pairs)
     rows, nodes = [], []
     for block in graphs.layout.blocks:
@@ -286,7 +286,7 @@ def subspace_iteration(
 
     This is Corollary 7 with mu = 2, except that an exact orthogonalisation costs no layer.
     """
-    pairs = read_pairs(edges, None, batch, num_nodes, l1=False, dtype=torch.float64)
+    pairs = read_pairs(edges, None, batch, num_nodes)
     graphs = SmallGraphs.of(pairs)
     start = torch.randn(num_nodes + 1, columns, generator=generator, dtype=torch.float64)
     out = torch.zeros(num_nodes + 1, columns, dtype=torch.float64)

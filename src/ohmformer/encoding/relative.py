@@ -99,7 +99,7 @@ def _walks(data: Data, steps: int) -> Float[Tensor, "pairs steps"]:
             powers.append(powers[-1] @ walk)
         return torch.stack(powers, dim=2).flatten(0, 1)
     weight, batch = data.get("edge_weight", None), data.get("batch", None)
-    pairs = read_pairs(data.edge_index, weight, batch, data.num_nodes, l1=False, dtype=torch.float64)
+    pairs = read_pairs(data.edge_index, weight, batch, data.num_nodes)
     graphs, degree = SmallGraphs.of(pairs), pairs.degree.sqrt()
     columns = [torch.zeros(steps, 0, dtype=torch.float64, device=degree.device)]
     for block in graphs.layout.blocks:
@@ -112,9 +112,7 @@ def _walks(data: Data, steps: int) -> Float[Tensor, "pairs steps"]:
         while len(powers) < steps:
             powers.append(powers[-1] @ walk)
         columns.append(torch.stack(powers).flatten(1))
-    graph = pairs.graph
-    start = torch.cat([graph.graph_offsets, graph.graph_sizes.sum()[None]])
-    u, v, _, _ = every_pair(start, graph.batch)
+    u, v, _, _ = every_pair(pairs.graph.nodes.start, pairs.graph.batch)
     return torch.cat(columns, dim=1)[:, graphs.layout.index(u, v)].mT
 
 

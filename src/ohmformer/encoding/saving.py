@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import whole_file, write_text
 
 if TYPE_CHECKING:
     from ohmformer.encoding.pe import LinearTransformerPE
@@ -32,8 +32,7 @@ def shipped() -> list[str]:
 
 def save(model: LinearTransformerPE, folder: Path) -> None:
     """Write both files, each through a temporary file."""
-    with whole_file(folder / CONFIG) as temporary:
-        temporary.write_text(json.dumps(model.config, indent=2) + "\n")
+    write_text(folder / CONFIG, json.dumps(model.config, indent=2) + "\n")
     with whole_file(folder / WEIGHTS) as temporary:
         temporary.write_bytes(to_bytes({name: x.detach().cpu().contiguous() for name, x in _state(model).items()}))
 

@@ -59,10 +59,9 @@ class Spectra:
     @classmethod
     def of(cls, pairs: Pairs, dtype: torch.dtype) -> Spectra:
         """Compute the spectra of graphs in float64 and round them to ``dtype``."""
-        graph, sizes = pairs.graph, pairs.graph.graph_sizes
-        start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        graph, start = pairs.graph, pairs.graph.nodes.start
         values = torch.zeros(graph.num_nodes, dtype=dtype, device=graph.device)
-        squares = sizes.square()
+        squares = graph.graph_sizes.square()
         vectors = torch.zeros(int(squares.sum()), dtype=dtype, device=graph.device)
         found = cls.arrange(values, vectors, start, graph.batch)
         if supports("ohm_eigen", (values,), (), nodes=graph.width):

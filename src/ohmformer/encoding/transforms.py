@@ -76,9 +76,7 @@ def spectra_of(data: Data, laplacian: str) -> tuple[Spectra, Float[Tensor, " nod
         return _spectra_of_one(matrix, laplacian)
     weight, batch = (None if x is None else x.cpu() for x in (data.get("edge_weight", None), data.get("batch", None)))
     combinatorial = laplacian == "combinatorial"
-    pairs = read_pairs(
-        data.edge_index.cpu(), weight, batch, data.num_nodes, l1=False, dtype=torch.float64, combinatorial=combinatorial
-    )
+    pairs = read_pairs(data.edge_index.cpu(), weight, batch, data.num_nodes, combinatorial=combinatorial)
     if pairs.graph.width > MOST_NODES:
         raise ValueError(f"expected graphs of at most {MOST_NODES} nodes, got one of {pairs.graph.width}")
     spectra, unit = Spectra.of(pairs, torch.float32), pairs.unit
@@ -198,7 +196,7 @@ class AddSpectrum(BaseTransform):
             spectra, _ = _spectra_of_one(matrix, self.laplacian)
         else:
             pairs = read_pairs(
-                plain.edge_index, weight, plain.get("batch", None), plain.num_nodes, l1=False, dtype=torch.float64,
+                plain.edge_index, weight, plain.get("batch", None), plain.num_nodes,
                 combinatorial=self.laplacian == "combinatorial", graphs=len(plain.ptr) - 1 if "ptr" in plain else None,
             )  # fmt: skip
             spectra = Spectra.of(pairs, torch.float32)

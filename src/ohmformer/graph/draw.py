@@ -109,6 +109,11 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
+def save_both(figure: Figure, path: Path) -> list[Path]:
+    """Save a figure as .svg and as .png."""
+    return [save(figure, path.with_name(path.name + suffix)) for suffix in (".svg", ".png")]
+
+
 def wheatstone() -> tuple[Graph, Tensor, dict[int, Place]]:
     """Return a Wheatstone bridge with a ladder behind it: the graph, the injected current, and positions of the nodes."""
     edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (1, 4), (3, 5), (4, 5)]

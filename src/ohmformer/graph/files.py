@@ -34,6 +34,7 @@ __all__ = [
     "sweep",
     "whole_file",
     "write_table",
+    "write_text",
 ]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".edges": None}
@@ -202,6 +203,13 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text as UTF-8 by :func:`whole_file`."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
 
 
 def sweep(folder: Path) -> None:

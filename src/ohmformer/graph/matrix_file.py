@@ -8,6 +8,7 @@ import zipfile
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array, load_npz
 
 from ohmformer.graph.contents import Contents
 from ohmformer.graph.directions import merge_directions
@@ -74,19 +75,18 @@ def read_matrix(
 def _entries(contents: Contents) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Return the rows, columns and values of the file, and the number of nodes."""
     import scipy.io
-    import scipy.sparse
 
     name, data = contents.name, contents.data.removeprefix(BOM)
     try:
         file = io.BytesIO(data)
-        matrix = scipy.io.mmread(file) if contents.kind == ".mtx" else scipy.sparse.load_npz(file)
+        matrix = scipy.io.mmread(file) if contents.kind == ".mtx" else load_npz(file)
     except (ValueError, OSError, KeyError, TypeError, EOFError, OverflowError, zipfile.BadZipFile) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         last = "" if contents.kind != ".mtx" or "Line" in said else f" (up to its last line, line {len(data.splitlines())})"
         raise ValueError(f"expected a sparse matrix in {name}{last}: {said}") from error
     if contents.kind == ".mtx" and (line := _long_line(data)):
         raise ValueError(f"expected a row, a column and at most one value in line {line} of {name}, got more")
-    found: Any = scipy.sparse.coo_array(matrix)
+    found: Any = coo_array(matrix)
     if found.ndim != 2 or found.shape[0] != found.shape[1]:
         where = f"line {_size_line(data)} of {name}" if contents.kind == ".mtx" else name
         raise ValueError(f"expected a square matrix in {where}, got shape {' x '.join(map(str, found.shape))}")
@@ -97,9 +97,7 @@ def _entries(contents: Contents) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
 
 def _summed(row: np.ndarray, column: np.ndarray, value: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Add up duplicate entries, as SciPy does, and drop zeros."""
-    import scipy.sparse
-
-    matrix = scipy.sparse.coo_array((value, (row, column)), shape=(size, size)).tocsr()
+    matrix = coo_array((value, (row, column)), shape=(size, size)).tocsr()
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     summed = matrix.tocoo()

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 from jaxtyping import Float
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import shortest_path
 
 from ohmformer.graph.graph import Graph
 
@@ -35,9 +37,6 @@ def least_stress(graph: Graph) -> list[Place]:
     Stress majorisation: with weights ``d_ij^-2`` every iteration solves ``L_w x = L_z z``, which never increases the stress.
     It starts from classical scaling, so the result is deterministic.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import shortest_path
-
     n, label = graph.num_nodes, graph.components.cpu().numpy()
     tail, head = graph.edge_index.cpu().numpy()
     adjacency = coo_array((np.ones(len(tail)), (tail, head)), shape=(n, n)).tocsr()

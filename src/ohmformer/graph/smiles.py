@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,8 +60,6 @@ def read_smiles(path: Path, column: str = "smiles") -> Iterator[str]:
 
     A first line that equals ``column`` is a header; a table must have one.
     """
-    import csv
-
     if not path.is_file():
         raise ValueError(f"expected a file of SMILES, there is no file {path}")
     kind = suffix_of(path.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 SEPARATORS = {"tab": "\t", "space": None}
@@ -12,6 +12,12 @@ SEPARATORS = {"tab": "\t", "space": None}
 SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", None: "white space"}
 SAMPLE = 20
 """Number of lines that are examined to detect a wrong separator."""
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Format a table in Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join([first, f"|{'---|' * len(header)}", *others])
 
 
 @dataclass(frozen=True)

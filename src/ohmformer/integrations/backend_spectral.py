@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.linalg import eigh
 from torch import Tensor
 
 import ohmformer as ohm
@@ -120,8 +121,6 @@ def _fiedler(graph: Graph, normalized: bool, method: str) -> tuple[float, np.nda
 
 def _scaled_eigenvector(graph: Graph, root: Float[Tensor, " nodes"]) -> Float[Tensor, " nodes"]:
     """Return the second eigenvector of ``D^-1/2 L D^-1/2`` by LAPACK, its null vector ``D^1/2 1`` moved above the others."""
-    from scipy.linalg import eigh
-
     null = 1 / root
     null = null / null.norm()
     matrix = root[:, None] * graph.laplacian() * root + 4 * null[:, None] * null

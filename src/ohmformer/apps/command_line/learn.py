@@ -49,7 +49,7 @@ def learn(
 
         from ohmformer.experiments.learn.setting import Setting, seconds
         from ohmformer.experiments.learn.train import train
-        from ohmformer.graph.files import whole_file
+        from ohmformer.graph.files import write_text
 
         torch.set_num_threads(1)  # the matrices have about a dozen rows: threads would only wait for each other
         setting = Setting(task, graphs, model, layers, init, loss, seeds, first_seed, nodes, spread, batch, normalize)
@@ -64,8 +64,7 @@ def learn(
                 watch=lambda at: show(at.step, at.steps, _describe(at)), every=every,
             )  # fmt: skip
         text = json.dumps(result.as_dict(), indent=2)
-        with whole_file(folder / "result.json") as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_text(folder / "result.json", text + "\n")
         _print_result(result, console)
         typer.echo(text)
 

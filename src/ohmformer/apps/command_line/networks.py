@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import ohmformer as ohm
+from ohmformer.apps.command_line.answers import Solved, certain, edges_of, labels_of
 from ohmformer.apps.command_line.progress import show_progress
-from ohmformer.apps.command_line.questions import Question, Solved, Task, certain, edges_of, labels_of
+from ohmformer.apps.command_line.questions import Question, Task
+from ohmformer.graph.edge_list import NamedGraph
 from ohmformer.graph.power_grid import PowerGrid
-from ohmformer.solve import power
+from ohmformer.solve import Answer, GraphAnswer, power
 from ohmformer.solve.diagonal import closeness_of
-
-if TYPE_CHECKING:
-    from ohmformer.graph.edge_list import NamedGraph
-    from ohmformer.solve import Answer, GraphAnswer
 
 
 def _harmonic(named: NamedGraph, ask: Question) -> Solved:

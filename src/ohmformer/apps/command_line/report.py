@@ -22,7 +22,7 @@ def report(
         from ohmformer import __version__
         from ohmformer.apps.report.page import page
         from ohmformer.apps.report.sections import sections
-        from ohmformer.graph.files import whole_file
+        from ohmformer.graph.files import write_text
         from ohmformer.native import machine
 
         for folder in (results, runs):
@@ -34,8 +34,7 @@ def report(
             "heat and eigenvectors by weights one can write down. This page puts what was proved beside what was measured."
             f'</p><p class="quiet">ohmformer {__version__}, {machine.today()}</p>'
         )
-        with whole_file(out) as temporary:
-            temporary.write_text(page("ohmformer: proved and measured", lead, parts), encoding="utf-8")
+        write_text(out, page("ohmformer: proved and measured", lead, parts))
     for command in (command for part in parts for command in part.missing):
         typer.echo(f"not in the report yet: {command}", err=True)
     typer.echo(f"report: {out}")

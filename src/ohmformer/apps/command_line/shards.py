@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -165,8 +166,6 @@ def _node(text: str, held: Shard) -> int:
 
 def _pairs(given: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Return the pairs of ``--pair`` and ``--pairs``."""
-    import json
-
     import numpy as np
 
     found = [tuple(json.loads(pair)) for pair in given["--pair"] or []]

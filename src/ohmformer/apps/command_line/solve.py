@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ohmformer.apps.command_line.errors import FlagCommand, one_sentence
-from ohmformer.apps.command_line.questions import ASK, Question, Solved, Task, advise, check_flags, explain, predict
+from ohmformer.apps.command_line.questions import Question, Task, advise, check_flags
 from ohmformer.apps.command_line.shards import solve_shards
 
 if TYPE_CHECKING:
+    from ohmformer.apps.command_line.answers import Solved
     from ohmformer.graph.edge_list import NamedGraph
 
 PAIR = "--pair"
@@ -130,6 +131,7 @@ def solve(
             return
         check_flags(task, given)
         _check_outputs(out, plot, explained, as_json)
+        from ohmformer.apps.command_line.answers import explain
         from ohmformer.graph.contents import read_contents
         from ohmformer.graph.files import LISTS, parse_graph, read_values
 
@@ -171,10 +173,10 @@ def solve(
 
 def _solved(named: NamedGraph, ask: Question) -> Solved:
     """Answer a question about a graph; error messages name flags instead of Python arguments."""
-    from ohmformer.apps.command_line import networks
+    from ohmformer.apps.command_line import answers, networks
 
     try:
-        return (ASK | networks.ASK)[ask.task](named, replace(ask, predicted=predict(named.graph, ask)))
+        return (answers.ASK | networks.ASK)[ask.task](named, replace(ask, predicted=answers.predict(named.graph, ask)))
     except ValueError as error:
         raise ValueError(advise(str(error), ask, named.graph.num_nodes)) from None
 

@@ -33,10 +33,9 @@ def verify(
     else:
         _print_verification(result)
     if out is not None:
-        from ohmformer.graph.files import whole_file
+        from ohmformer.graph.files import write_text
 
-        with whole_file(out) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_text(out, text + "\n")
     if not result.holds:
         raise typer.Exit(1)
 

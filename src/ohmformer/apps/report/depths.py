@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ohmformer import constructions as built
 from ohmformer.graph import Spectrum
+from ohmformer.graph.text_table import markdown_table
 
 ERROR = 1e-10
 CONDITIONS = (10, 50, 1000)
@@ -43,9 +44,3 @@ def depth_tables() -> str:
 
 def _depth(construction) -> int:
     return construction.layers_for(ERROR * construction.size)
-
-
-def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """Format a table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -52,7 +52,7 @@ def sections(results: Path, runs: Path) -> list[Section]:
             "dream", "Do trained networks hold electric flow?", named(*DREAM), () if named(*DREAM) else (DREAM_COMMAND,)
         ),
         measured("scale", "Scale", named(*SCALE), _benchmark("scale.py", named("scale"))),
-        molecule_tables(named(*MOLECULES)),
+        measured("molecules", "Molecules", named(*MOLECULES), () if named("table2") else ("ohmformer reproduce table2",)),
         benchmarks([d for d in documents if d not in placed]),
         training_runs(runs),
         commands(documents),
@@ -62,7 +62,11 @@ def sections(results: Path, runs: Path) -> list[Section]:
 
 def measured(name: str, title: str, documents: Sequence[Document], missing: tuple[str, ...]) -> Section:
     """Build the section on one topic from its measurements, file by file."""
-    return Section(name, title, "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents), missing)
+    return Section(name, title, _titled(documents), missing)
+
+
+def _titled(documents: Sequence[Document]) -> str:
+    return "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
 
 
 def _benchmark(script: str, found: Sequence[Document]) -> tuple[str, ...]:
@@ -221,13 +225,6 @@ def beside_the_authors(table: Table) -> Table | None:
     return Table([*table.header[:2], "measured", "whose", *depths], found) if found else None
 
 
-def molecule_tables(documents: Sequence[Document]) -> Section:
-    """Build the section of Table 2 and the other tables about molecules."""
-    html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
-    there = any(d.path.stem.startswith("table2") for d in documents)
-    return Section("molecules", "Molecules", html, () if there else ("ohmformer reproduce table2",))
-
-
 def benchmarks(documents: Sequence[Document]) -> Section:
     """Build the section of all other measurements, ratios first."""
     advice = "make bench"
@@ -238,8 +235,7 @@ def benchmarks(documents: Sequence[Document]) -> Section:
     sources = "".join(made_by(command, d.anchor) for d in drawn for command, _ in d.commands()[:1])
     chart = draw_bars(bars, "How many times faster, on a logarithmic axis") + sources if bars else ""
     words = "<p>How many times faster than what a user would call instead, from the tables below.</p>" if bars else ""
-    html = "\n".join(f"<h3>{escape(d.title)}</h3>\n{d.html()}" for d in documents)
-    return Section("benchmarks", "Benchmarks", words + chart + html, () if documents else (advice,))
+    return Section("benchmarks", "Benchmarks", words + chart + _titled(documents), () if documents else (advice,))
 
 
 def ratios(table: Table) -> Iterator[tuple[str, float]]:

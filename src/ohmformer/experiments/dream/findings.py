@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ohmformer.graph.draw import save
+from ohmformer.graph.draw import save_both
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
+from ohmformer.graph.text_table import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,15 +53,12 @@ class Findings:
 
     def table(self) -> str:
         """Format all values as a Markdown table: the mean over seeds with its 95 % confidence interval."""
-        lines = [
-            f"| target | layer | {' | '.join(WORDS.get(c, c) for c in self.values)} |",
-            f"|{'---|' * (2 + len(self.values))}",
+        rows = [
+            [target, layer, *(_with_interval(self.of(target, control)[:, i]) for control in self.values)]
+            for target in self.targets
+            for i, layer in enumerate(self.layers)
         ]
-        for target in self.targets:
-            for i, layer in enumerate(self.layers):
-                cells = [_with_interval(self.of(target, control)[:, i]) for control in self.values]
-                lines.append(f"| {target} | {layer} | {' | '.join(cells)} |")
-        return "\n".join(lines)
+        return markdown_table(["target", "layer", *(WORDS.get(c, c) for c in self.values)], rows)
 
     def paragraph(self) -> str:
         """Summarise each target in a sentence: the best layer, the gain from training, and the values of the controls."""
@@ -93,12 +91,10 @@ class Findings:
     def save(self, folder: Path | str, name: str = "dream") -> list[Path]:
         """Write ``NAME.md``, ``NAME.svg`` and ``NAME.png``."""
         folder = Path(folder)
-        pictures = [save(self.figure(), folder / f"{name}{suffix}") for suffix in (".svg", ".png")]
+        pictures = save_both(self.figure(), folder / name)
         title = "How much of electric flow do these states hold?"
         text = f"# {title}\n\n{self.paragraph()}\n\n{NOTE}\n\n![values by layer]({name}.svg)\n\n{self.table()}\n"
-        with whole_file(folder / f"{name}.md") as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        return [folder / f"{name}.md", *pictures]
+        return [write_text(folder / f"{name}.md", text), *pictures]
 
 
 NOTE = (

@@ -24,7 +24,7 @@ from ohmformer.experiments.dream import states as recording
 from ohmformer.experiments.dream.findings import CONTROLS, Findings
 from ohmformer.experiments.dream.probes import Parts, node_probe, pair_probe, subspace_probe
 from ohmformer.experiments.dream.targets import TARGETS, Targets
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
 
 FEWEST = 10
 Progress = Callable[[int, int, str], None]
@@ -95,8 +95,7 @@ def measure(
             if path is None:
                 found.append(values)
                 continue
-            with whole_file(path) as temporary:
-                temporary.write_text(json.dumps({"layers": list(trained), "values": values}) + "\n", encoding="utf-8")
+            write_text(path, json.dumps({"layers": list(trained), "values": values}) + "\n")
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["layers"] != list(trained):
             raise ValueError(f"expected values of layers {', '.join(trained)} in {path}, got others; move it to begin again")

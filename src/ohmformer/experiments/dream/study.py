@@ -29,8 +29,9 @@ from ohmformer.experiments.molecules.data import RunData
 from ohmformer.experiments.molecules.model import MoleculeModel
 from ohmformer.experiments.molecules.sources import tables
 from ohmformer.experiments.molecules.training import measure_norms, predict
-from ohmformer.graph.draw import save
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.draw import save_both
+from ohmformer.graph.files import write_text
+from ohmformer.graph.text_table import markdown_table
 
 NORMED = 2000
 """Number of training molecules used to measure the untrained model's scales and batch norms."""
@@ -125,7 +126,7 @@ def targets_of(split: Split) -> Targets:
 
 
 def _build(config: RunConfig, data: RunData) -> MoleculeModel:
-    return MoleculeModel(config, len(data.labels), data.most_nodes, getattr(data.target, "outputs", 1))
+    return MoleculeModel(config, len(data.labels), data.most_nodes, data.target.outputs)
 
 
 def _renamed(name: str) -> str:
@@ -160,8 +161,7 @@ def against_error(found: Sequence[Probed]) -> str:
     """Tabulate Spearman's rank correlations of probe values with the test error over runs, by target."""
     from scipy.stats import spearmanr
 
-    lines = ["| target | runs | last layer | best layer | best layer beyond the untrained model |", "|---|---|---|---|---|"]
-    errors = [run.test for run in found]
+    rows, errors = [], [run.test for run in found]
     for target in found[0].found.targets:
         means = [run.found.of(target).mean(0) for run in found]
         before = [run.found.of(target, "untrained").mean(0) for run in found]
@@ -170,8 +170,8 @@ def against_error(found: Sequence[Probed]) -> str:
             [float((x - y).max()) for x, y in zip(means, before, strict=True)],
         ]  # fmt: skip
         cells = [_correlation(spearmanr(column, errors)) if len(found) > 3 else "" for column in columns]
-        lines.append(f"| {target} | {len(found)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([target, str(len(found)), *cells])
+    return markdown_table(["target", "runs", "last layer", "best layer", "best layer beyond the untrained model"], rows)
 
 
 def _correlation(result: Any) -> str:
@@ -181,7 +181,7 @@ def _correlation(result: Any) -> str:
 def first_layers(groups: Mapping[str, Findings]) -> str:
     """Tabulate, for every group and target, the value at the input and at the first layer within 0.02 of the best."""
     names = next(iter(groups.values())).targets
-    lines = [f"| model | {' | '.join(names)} |", f"|{'---|' * (1 + len(names))}"]
+    rows = []
     for name, found in groups.items():
         cells = []
         for target in names:
@@ -189,8 +189,8 @@ def first_layers(groups: Mapping[str, Findings]) -> str:
             first = int((mean >= mean.max() - 0.02).nonzero()[0])
             there = f"{found.layers[first]}; untrained {float(before[first]):.2f}"
             cells.append(f"{float(mean[0]):.2f} → {float(mean[first]):.2f} ({there})")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return markdown_table(["model", *names], rows)
 
 
 def write(found: Sequence[Probed], out: Path, note: str) -> list[Path]:
@@ -199,7 +199,7 @@ def write(found: Sequence[Probed], out: Path, note: str) -> list[Path]:
     errors: dict[str, list[float]] = {}
     for run in found:
         errors.setdefault(run.group, []).append(run.test)
-    pictures = [save(draw(groups), out / f"dream{suffix}") for suffix in (".svg", ".png")]
+    pictures = save_both(draw(groups), out / "dream")
     listed = [f"- {name}: test error {', '.join(f'{x:.4f}' for x in errors[name])}" for name in groups]
     parts = [
         "# Do they dream of electric flow?", note, NOTE, "\n".join(listed), "![values by layer](dream.svg)",
@@ -208,6 +208,4 @@ def write(found: Sequence[Probed], out: Path, note: str) -> list[Path]:
         against_error(found),
         *(f"## {name}\n\n{x.paragraph()}\n\n{x.table()}" for name, x in groups.items()),
     ]  # fmt: skip
-    with whole_file(out / "dream.md") as temporary:
-        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return [out / "dream.md", *pictures]
+    return [write_text(out / "dream.md", "\n\n".join(parts) + "\n"), *pictures]

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from ohmformer.experiments.learn.setting import Setting
@@ -37,8 +39,6 @@ class Checkpoint:
 
     def save(self, folder: Path) -> Path:
         """Write ``folder/checkpoint.safetensors``."""
-        from safetensors.torch import save
-
         about = {"setting": self.setting.as_dict(), "step": self.step, "steps": self.steps, "seconds": self.seconds}
         path = folder / FILE
         with whole_file(path) as temporary:
@@ -49,8 +49,6 @@ class Checkpoint:
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint from a file or its folder."""
-    from safetensors import SafetensorError, safe_open
-
     path = path / FILE if path.is_dir() else path
     if not path.exists():
         raise ValueError(f"expected a checkpoint at {path}, there is none")

@@ -27,10 +27,11 @@ from ohmformer.experiments.learn.setting import Setting
 from ohmformer.experiments.learn.sweep import Job
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, HEAT_TIME, demand_loss, frobenius_loss
 from ohmformer.graph import Graph
-from ohmformer.graph.draw import save
+from ohmformer.graph.draw import save_both
 from ohmformer.graph.extras import require
 from ohmformer.graph.families import family
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
+from ohmformer.graph.text_table import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,7 +219,6 @@ def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int,
 def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
     """Format all numbers of a figure as a Markdown table, with one row per task, family and start."""
     depths = sorted({job.setting.layers for job in results})
-    lines = [f"| task | graphs | start | measured | {' | '.join(map(str, depths))} |", f"|{'---|' * (4 + len(depths))}"]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
     for job, result in results.items():
         s = job.setting
@@ -236,9 +236,8 @@ def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
                 for name in ("log_demand", "log_frobenius"):
                     row = {d: f"{x[name]:.2f}" for d, x in zip(depths, found, strict=True)}
                     rows[task, graphs, f"{statement} itself", name.replace("_", " ")] = row
-    for key in sorted(rows):
-        lines.append(f"| {' | '.join(key)} | {' | '.join(rows[key].get(d, '') for d in depths)} |")
-    return "\n".join(lines)
+    lines = [[*key, *(rows[key].get(d, "") for d in depths)] for key in sorted(rows)]
+    return markdown_table(["task", "graphs", "start", "measured", *map(str, depths)], lines)
 
 
 def depth_curves(results: Mapping[Job, Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
@@ -264,7 +263,7 @@ def rises(results: Mapping[Job, Mapping[str, Any]]) -> list[str]:
 def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], out: Path, note: str) -> list[Path]:
     """Write the picture (.svg and .png) and the table (.md) of a figure into a folder."""
     canvas = draw_figure(figure, results)
-    paths = [save(canvas, out / f"{figure}-{preset}{suffix}") for suffix in (".svg", ".png")]
+    pictures = save_both(canvas, out / f"{figure}-{preset}")
     straight = rises(results)
     verdict = "Log loss falls at every step of depth, for every curve." if not straight else "Where log loss does not fall:"
     fits = [
@@ -285,7 +284,4 @@ def write(figure: str, preset: str, results: Mapping[Job, Mapping[str, Any]], ou
             *claims,
         ]
     )  # fmt: skip
-    path = out / f"{figure}-{preset}.md"
-    with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return [*paths, path]
+    return [*pictures, write_text(out / f"{figure}-{preset}.md", text)]

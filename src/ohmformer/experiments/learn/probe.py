@@ -27,9 +27,9 @@ from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.start import lemma
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, FUNCTIONS, Problems, demand_loss, draw, generator
 from ohmformer.experiments.learn.train import answers, evaluate
-from ohmformer.graph.draw import save
+from ohmformer.graph.draw import save_both
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -251,10 +251,8 @@ def report(run: Checkpoint) -> tuple[str, Figure]:
 def write(run: Checkpoint, folder: Path) -> list[Path]:
     """Write ``probe.md``, ``probe.svg`` and ``probe.png`` into a folder."""
     text, canvas = report(run)
-    pictures = [save(canvas, folder / f"probe{suffix}") for suffix in (".svg", ".png")]
-    with whole_file(folder / "probe.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return [folder / "probe.md", *pictures]
+    pictures = save_both(canvas, folder / "probe")
+    return [write_text(folder / "probe.md", text), *pictures]
 
 
 def _draw_response(axis: Any, task: str, response: Response) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ohmformer.experiments.learn.setting import Setting
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def run_all(
         else _on_ray(waiting, cluster, workers)
     )
     for job, result in finished:
-        with whole_file(folder / f"{job.name}.json") as temporary:
-            temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_text(folder / f"{job.name}.json", json.dumps(result, indent=2) + "\n")
         results[job] = result
         if watch is not None:
             watch(job.name, len(results), len(set(jobs)))

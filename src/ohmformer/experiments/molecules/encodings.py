@@ -256,7 +256,7 @@ def _graphs(table: MoleculeTable, which: Tensor) -> tuple[Tensor, Tensor]:
 
 def _spectra(ends: Tensor, owner: Tensor) -> tuple[Float[Tensor, "molecules width"], Float[Tensor, "nodes width"]]:
     """Return eigenvalues of every molecule and eigenvector rows of every atom, zero-padded to the largest molecule."""
-    found = Spectra.of(read_pairs(ends, None, owner, len(owner), l1=False, dtype=torch.float64), torch.float32)
+    found = Spectra.of(read_pairs(ends, None, owner, len(owner)), torch.float32)
     width = int(found.size.max())
     within = torch.arange(width)
     real = within < found.size[:, None]

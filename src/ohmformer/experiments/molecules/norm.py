@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from ohmformer.encoding.norm import several_processes, sum_over_processes
 
 
 class _ResidualNorm(torch.autograd.Function):
@@ -19,9 +20,9 @@ class _ResidualNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, float]:
         z = x + y
         count = _count(len(z), z.device)
-        mean = _sum_over_processes(z.sum(0)).div_(count)
+        mean = sum_over_processes(z.sum(0)).div_(count)
         z.sub_(mean)
-        variance = _sum_over_processes(torch.mul(z, z).sum(0)).div_(count)
+        variance = sum_over_processes(torch.mul(z, z).sum(0)).div_(count)
         inverse = (variance + eps).rsqrt_()
         ctx.save_for_backward(z, weight, inverse)
         ctx.mark_non_differentiable(mean, variance)
@@ -38,25 +39,14 @@ class _ResidualNorm(torch.autograd.Function):
         slope = torch.mul(g, z).sum(0).mul_(inverse)
         # d z = weight inverse (g - mean g - z inverse mean(g z inverse))
         scale = weight * inverse
-        both = _sum_over_processes(torch.stack([g_bias, slope])) / ctx.count
+        both = sum_over_processes(torch.stack([g_bias, slope])) / ctx.count
         g_x = torch.addcmul(-both[0] * scale, g, scale).addcmul_(z, both[1] * inverse * scale, value=-1)
         return g_x, g_x if ctx.needs_input_grad[1] else None, slope, g_bias, None
 
 
-def _sum_over_processes(x: Tensor) -> Tensor:
-    """Sum x over all processes in place; with a single process return it unchanged."""
-    if _several():
-        dist.all_reduce(x)
-    return x
-
-
-def _several() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
 def _count(rows: int, device: torch.device) -> float:
     """Return the number of rows of all processes, at least 1 because it is a divisor."""
-    every = float(_sum_over_processes(torch.tensor(float(rows), device=device))) if _several() else float(rows)
+    every = float(sum_over_processes(torch.tensor(float(rows), device=device))) if several_processes() else float(rows)
     return max(1.0, every)
 
 

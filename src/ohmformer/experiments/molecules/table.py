@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from ohmformer.experiments.molecules.features import Described, describe_all
@@ -99,8 +101,6 @@ class MoleculeTable:
 
     def save(self, path: Path) -> Path:
         """Write a safetensors file atomically."""
-        from safetensors.torch import save
-
         tensors = {f.name: getattr(self, f.name).contiguous() for f in fields(self) if f.name != "labels"}
         with whole_file(path) as temporary:
             temporary.write_bytes(save(tensors, {"format": FORMAT, "labels": json.dumps(self.labels)}))
@@ -109,8 +109,6 @@ class MoleculeTable:
     @classmethod
     def load(cls, path: Path) -> MoleculeTable:
         """Read a file written by :meth:`save`, mapped into memory."""
-        from safetensors import SafetensorError, safe_open
-
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}

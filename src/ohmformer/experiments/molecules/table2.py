@@ -17,8 +17,10 @@ from typing import Any
 from ohmformer.experiments.molecules.config import PRETRAINED, RunConfig, preset
 from ohmformer.experiments.molecules.config import changes as settings
 from ohmformer.experiments.molecules.csl import FOLDS
+from ohmformer.graph.draw import save
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import write_text
+from ohmformer.graph.text_table import markdown_table
 
 PAPER = {
     "zinc": {"none": 0.286, "lappe": 0.201, "lt-index": 0.138},
@@ -118,18 +120,17 @@ def markdown(runs: Iterable[Run]) -> str:
     ]  # fmt: skip
     if groups and next(iter(groups.values()))[0].config.data == "csl":
         header[4:6] = "folds", "test accuracy"
-    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    rows = []
     for group in sorted(groups.values(), key=lambda g: (g[0].config.data, g[0].config.width, -_mean(g, "test"))):
         config, first = group[0].config, group[0].result
         paper = PAPER.get(config.data, {}).get(config.encoding)
-        row = [
+        rows.append([
             config.data, _title(config), f"{config.backbone} {config.width} wide", str(first["epochs"]), str(len(group)),
             _spread(group, "test"), _spread(group, "test_relabelled"), _spread(group, "valid"),
             f"{first['parameters']:,}", f"{first['encoding_parameters']:,}",
             f"{_mean(group, 'seconds_per_epoch'):.1f}", "" if paper is None else f"{paper:.3f}",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+        ])  # fmt: skip
+    return markdown_table(header, rows)
 
 
 def _title(config: RunConfig) -> str:
@@ -173,9 +174,7 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
     for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         which("{x:.2g}")
     axes.legend(frameon=False)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary)
-    return path
+    return save(figure, path)
 
 
 def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[Path, Path]:
@@ -183,9 +182,7 @@ def write(runs: Sequence[Run], folder: Path, *, name: str, note: str) -> tuple[P
     if not runs:
         raise ValueError(f"expected finished runs for {name}, there are none")
     picture = plot(runs, folder / f"{name}.svg")
-    table = folder / f"{name}.md"
     title = name if name in BENCHMARKS and not name.startswith("table2") else f"Table 2: {name}"
-    with whole_file(table) as temporary:
-        beside = LITERATURE if runs[0].config.data == "zinc12k" else ""
-        temporary.write_text(f"# {title}\n\n{note}\n\n{markdown(runs)}\n{beside}\n![validation error]({name}.svg)\n")
-    return table, picture
+    beside = LITERATURE if runs[0].config.data == "zinc12k" else ""
+    text = f"# {title}\n\n{note}\n\n{markdown(runs)}\n{beside}\n![validation error]({name}.svg)\n"
+    return write_text(folder / f"{name}.md", text), picture

@@ -30,7 +30,7 @@ from ohmformer.experiments.molecules.encodings import pretrained
 from ohmformer.experiments.molecules.model import MoleculeModel
 from ohmformer.experiments.molecules.table import NETWORKX_RING
 from ohmformer.graph.extras import require
-from ohmformer.graph.files import whole_file, write_table
+from ohmformer.graph.files import whole_file, write_table, write_text
 
 try:
     import lightning as L
@@ -283,8 +283,7 @@ def train(
         module = Training(config if config.starts == 1 else _best_start(config, data, folder), data)
         pretrained(module.model.encoding, config, data.train_table)
         module.model.encoding.calibrate(data.train)
-        with whole_file(folder / "config.json") as temporary:
-            temporary.write_text(config.json())
+        write_text(folder / "config.json", config.json())
     trainer = _trainer(config, folder, config.epochs, devices, accelerator, progress)
     try:
         with warnings.catch_warnings():
@@ -292,8 +291,7 @@ def train(
             trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
         if trainer.is_global_zero:
             answer = _result(config, module, folder, trainer)
-            with whole_file(result) as temporary:
-                temporary.write_text(json.dumps(answer, indent=1))
+            write_text(result, json.dumps(answer, indent=1))
     except OSError as error:
         raise ValueError(f"expected to write into {folder}: {error.strerror or error}; earlier files are intact") from error
     trainer.strategy.barrier()

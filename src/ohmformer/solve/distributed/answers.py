@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ohmformer.graph import Spectrum
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import whole_file, write_text
 from ohmformer.solve.answer import Answer, join
 from ohmformer.solve.distributed.shard import Shard
 
@@ -36,8 +36,7 @@ class AnswerFiles:
         self._asked = {"graph": shard.manifest.graph, "nodes": shard.manifest.nodes, "parts": shard.group.size, **question}
         shard.group.agree(self._check)  # on all processes, before any of them writes
         if self.out is not None:
-            with whole_file(self.out / QUESTION) as temporary:
-                temporary.write_text(json.dumps(self._asked))
+            write_text(self.out / QUESTION, json.dumps(self._asked))
 
     def _check(self) -> None:
         if self.out is None:
@@ -80,8 +79,7 @@ class AnswerFiles:
             save_file({name: x.cpu().contiguous() for name, x in arrays.items()}, temporary)
         self._shard.group.gather(None)
         if self._shard.group.rank == 0:
-            with whole_file(self._part(panel, 0).with_name(CERTIFICATE)) as temporary:
-                temporary.write_text(json.dumps(dict(certificate)))
+            write_text(self._part(panel, 0).with_name(CERTIFICATE), json.dumps(dict(certificate)))
 
     def load(self, panel: int | str) -> dict[str, Tensor]:
         """Read this process's arrays of a finished panel."""
@@ -96,8 +94,7 @@ class AnswerFiles:
     def close(self, answer: Answer) -> None:
         """Write the certificate of the whole answer."""
         if self.out is not None and self._shard.group.rank == 0:
-            with whole_file(self.out / CERTIFICATE) as temporary:
-                temporary.write_text(json.dumps({**self._asked, **certificate_of(answer)}, indent=1))
+            write_text(self.out / CERTIFICATE, json.dumps({**self._asked, **certificate_of(answer)}, indent=1))
 
 
 def fingerprint(shard: Shard, x: Float[Tensor, "rows k"]) -> str:
@@ -106,17 +103,29 @@ def fingerprint(shard: Shard, x: Float[Tensor, "rows k"]) -> str:
     return hashlib.sha256("".join(shard.group.gather(own)).encode()).hexdigest()
 
 
-def in_panels(
-    shard: Shard,
-    columns: int,
-    panel: int,
-    answer: Callable[[slice], Answer],
-    question: Mapping[str, Any],
-    out: Path | str | None,
-    tell: Tell | None,
-) -> Answer:
+@dataclass(frozen=True)
+class Asked:
+    """A question that all processes ask together, and where its answer goes."""
+
+    shard: Shard
+    question: Mapping[str, Any]
+    """What tells it from others, besides the fields below."""
+    tol: float
+    panel: int | None
+    """The number of columns that are answered together; None until it is planned."""
+    out: Path | str | None
+    tell: Tell | None
+
+    def say(self, text: str) -> None:
+        """Call ``tell`` with a text on process 0 only."""
+        say(self.shard, self.tell, text)
+
+
+def in_panels(asked: Asked, columns: int, answer: Callable[[slice], Answer]) -> Answer:
     """Answer ``columns`` columns panel by panel and join them; panels stored in ``out`` are not computed again."""
-    files = AnswerFiles(shard, out, {**question, "columns": columns, "panel": panel})
+    assert asked.panel is not None
+    shard, panel = asked.shard, asked.panel
+    files = AnswerFiles(shard, asked.out, {**asked.question, "tol": asked.tol, "columns": columns, "panel": panel})
     answers: list[Answer] = []
     for i, first in enumerate(range(0, max(columns, 1), panel)):
         kept = files.finished(i)
@@ -127,7 +136,7 @@ def in_panels(
             found = answer_of(files.load(i)["value"], kept)
         answers.append(found)
         more = ", kept from before" if kept else f", {found.layers} layers"
-        say(shard, tell, f"panel {i + 1} of {-(-columns // panel)}: residual {found.residual:.1e}{more}")
+        asked.say(f"panel {i + 1} of {-(-columns // panel)}: residual {found.residual:.1e}{more}")
     whole = join(answers, torch.cat([x.value for x in answers], dim=1))
     files.close(whole)
     return whole

@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ohmformer.solve.answer import Answer, check_reached, check_tolerance
-from ohmformer.solve.distributed.answers import Tell, fingerprint, in_panels, say
+from ohmformer.solve.distributed.answers import Asked, Tell, fingerprint, in_panels
 from ohmformer.solve.distributed.engine import check_demands, plan_for, solve
 from ohmformer.solve.distributed.noise import Noise
 from ohmformer.solve.distributed.shard import Shard
@@ -36,28 +35,17 @@ def potentials(
     """
     psi = check_demands(shard, demands, center=center)
     question = {"ask": "potentials", "demands": None if out is None else fingerprint(shard, demands)}
-    return _solved(shard, psi.shape[1], lambda columns: psi[:, columns], tol, panel, question, out, tell)
+    return _solved(Asked(shard, question, tol, panel, out, tell), psi.shape[1], lambda columns: psi[:, columns])
 
 
-def _solved(
-    shard: Shard,
-    columns: int,
-    demands: Callable[[slice], Float[Tensor, "rows k"]],
-    tol: float,
-    panel: int | None,
-    question: dict[str, Any],
-    out: Path | str | None,
-    tell: Tell | None,
-) -> Answer:
+def _solved(asked: Asked, columns: int, demands: Callable[[slice], Float[Tensor, "rows k"]]) -> Answer:
     """Compute potentials for a number of columns of demands, which are created when needed."""
+    shard, tol = asked.shard, asked.tol
     check_tolerance(tol, "auto", ("auto",))
-    plan = plan_for(shard, columns, tol, panel)
-    say(shard, tell, str(plan))
-    asked = {**question, "tol": tol}
-    found = in_panels(
-        shard, columns, plan.panel, lambda some: solve(shard, demands(some), tol, plan), asked, out, tell
-    )  # fmt: skip
-    return check_reached(found, tol)
+    plan = plan_for(shard, columns, tol, asked.panel)
+    asked.say(str(plan))
+    asked = replace(asked, panel=plan.panel)
+    return check_reached(in_panels(asked, columns, lambda some: solve(shard, demands(some), tol, plan)), tol)
 
 
 def resistances(
@@ -86,7 +74,8 @@ def resistances(
         some = (which >= columns.start) & (which < columns.stop) & joined[which]
         return psi.index_put_((place[some], which[some] - columns.start), sign[some], accumulate=True)
 
-    found = _solved(shard, len(ends), demands, tol, panel, {"ask": "pairs", "pairs": ends.tolist()}, out, tell)
+    asked = Asked(shard, {"ask": "pairs", "pairs": ends.tolist()}, tol, panel, out, tell)
+    found = _solved(asked, len(ends), demands)
     drop = found.value.new_zeros(len(ends)).index_add_(0, which, sign * found.value[place, which])
     return replace(found, value=torch.where(joined, shard.total(drop), math.inf))
 
@@ -112,4 +101,4 @@ def resistive_embedding(
     def demands(columns: slice) -> Tensor:
         return noise.demands(columns) / math.sqrt(dim)
 
-    return _solved(shard, dim, demands, tol, panel, {"ask": "resistive embedding", "seed": seed}, out, tell)
+    return _solved(Asked(shard, {"ask": "resistive embedding", "seed": seed}, tol, panel, out, tell), dim, demands)

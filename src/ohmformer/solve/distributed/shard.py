@@ -215,12 +215,20 @@ class HaloBlocks(RowBlocks):
 
     def __iter__(self) -> Iterator[tuple[slice, Callable[[Tensor], Tensor]]]:
         """Iterate over pairs of a row range and the function for these rows; call them in order, with the same x."""
-        exchange = _Exchange(self.shard)
+        begun: list[Any] | None = None
+
+        def run(product: Callable[[Tensor], Tensor], needs_halo: bool, x: Tensor) -> Tensor:
+            nonlocal begun
+            begun = self.shard.begin_exchange(x) if begun is None else begun
+            if needs_halo:
+                self.shard.group.finish(begun)  # empties the list: only the first product waits
+            return product(x)
+
         first = self.shard.interior
         for rows, product in self._interior if first else ():
-            yield rows, partial(exchange.while_underway, product)
+            yield rows, partial(run, product, False)
         for rows, product in self._others if first < self.matrix.shape[0] else ():
-            yield slice(first + rows.start, first + rows.stop), partial(exchange.once_done, product)
+            yield slice(first + rows.start, first + rows.stop), partial(run, product, True)
 
     def spans(self, x: Tensor) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows: interior ones during the exchange of the halo of x, then the others."""
@@ -228,24 +236,6 @@ class HaloBlocks(RowBlocks):
         yield 0, self.shard.interior
         self.shard.group.finish(begun)
         yield self.shard.interior, self.matrix.shape[0]
-
-
-class _Exchange:
-    """One exchange, started by the first product and finished before the first product that needs it."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._shard, self._begun, self._done = shard, None, False
-
-    def while_underway(self, product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        if self._begun is None:
-            self._begun = self._shard.begin_exchange(x)
-        return product(x)
-
-    def once_done(self, product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        if not self._done:
-            self._shard.group.finish(self._shard.begin_exchange(x) if self._begun is None else self._begun)
-            self._done = True
-        return product(x)
 
 
 def _rows(matrix: Tensor, first: int, last: int) -> Tensor:

@@ -16,7 +16,7 @@ from ohmformer.constructions import SpectralFilter
 from ohmformer.graph import Spectrum
 from ohmformer.solve.answer import Answer, EigenAnswer, check_reached, check_tolerance
 from ohmformer.solve.costs import PANEL
-from ohmformer.solve.distributed.answers import AnswerFiles, Tell, certificate_of, fingerprint, in_panels, say
+from ohmformer.solve.distributed.answers import AnswerFiles, Asked, Tell, certificate_of, fingerprint, in_panels, say
 from ohmformer.solve.distributed.noise import node_noise
 from ohmformer.solve.distributed.shard import Shard
 
@@ -43,29 +43,21 @@ def spectral_filter(
     x = signals.to(shard.group.device, torch.float64)
     points = f(np.linspace(0.0, shard.largest, 1001))  # tells functions of the same name apart
     function = hashlib.sha256(np.asarray(points, dtype=np.float64).tobytes()).hexdigest()
-    question: dict[str, object] = {
-        "ask": name,
-        "function": function,
-        "signals": None if out is None else fingerprint(shard, x),
-    }
-    return _filtered(shard, f, x.shape[1], lambda some: x[:, some], tol, panel, question, out, tell)
+    question = {"ask": name, "function": function, "signals": None if out is None else fingerprint(shard, x)}
+    return _filtered(Asked(shard, question, tol, panel, out, tell), f, x.shape[1], lambda some: x[:, some])
 
 
 def _filtered(
-    shard: Shard,
+    asked: Asked,
     f: Callable[[np.ndarray], np.ndarray],
     columns: int,
     signals: Callable[[slice], Float[Tensor, "rows k"]],
-    tol: float,
-    panel: int,
-    question: dict[str, object],
-    out: Path | str | None,
-    tell: Tell | None,
 ) -> Answer:
+    shard, tol = asked.shard, asked.tol
     check_tolerance(tol, "auto", ("auto",))
     compiled = SpectralFilter(Spectrum(shard.largest, shard.largest), f, null=True)
     layers = compiled.layers_for(tol * compiled.size)
-    say(shard, tell, f"chebyshev series, {layers} layers")
+    asked.say(f"chebyshev series, {layers} layers")
     bound = compiled.error_bound(layers) / compiled.size if compiled.size else 0.0
 
     def run(x: Tensor, layers: int) -> Tensor:
@@ -84,7 +76,7 @@ def _filtered(
         residual = float(shard.norms(change)) / size if size > 0 else 0.0
         return Answer(run(x, layers), "chebyshev series", layers, residual, bound, compiled.spectrum)
 
-    return check_reached(in_panels(shard, columns, panel, answer, {**question, "tol": tol}, out, tell), tol)
+    return check_reached(in_panels(asked, columns, answer), tol)
 
 
 def heat(
@@ -127,8 +119,8 @@ def heat_embedding(
     def signals(some: slice) -> Tensor:
         return node_noise(shard, seed, some) / math.sqrt(dim)
 
-    asked: dict[str, object] = {"ask": "heat embedding", "s": s, "seed": seed}
-    return _filtered(shard, lambda t: np.exp(-s * t / 2), dim, signals, tol, panel, asked, out, tell)
+    asked = Asked(shard, {"ask": "heat embedding", "s": s, "seed": seed}, tol, panel, out, tell)
+    return _filtered(asked, lambda t: np.exp(-s * t / 2), dim, signals)
 
 
 def _check_time(s: float) -> None:

@@ -182,16 +182,16 @@ def _npz(
     given = [place for place in places if place is not None]
 
     def read() -> Iterator[Columns]:
-        lengths = {_shape(path, *place)[-1] for place in given}
+        lengths = {_shape(path, name)[-1] for name, _ in given}
         if len(lengths) > 1:
             raise ValueError(f"expected arrays of one length in {path.name}, got {', '.join(map(str, sorted(lengths)))}")
         for tail, head, *weights in zip(*(_member(path, *place) for place in given), strict=True):
             yield tail, head, weights[0] if weights else None
 
-    return read, _shape(path, *given[0])[-1]
+    return read, _shape(path, given[0][0])[-1]
 
 
-def _shape(path: Path, name: str, row: int) -> tuple[int, ...]:
+def _shape(path: Path, name: str) -> tuple[int, ...]:
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         return _header(file)[0]
 
