@@ -15,11 +15,14 @@ def test_every_panel_of_every_figure_is_there(preset):
     depths = figures.PRESETS[preset].depths
     found = {name: figures.jobs(name, preset) for name in figures.PANELS}
     assert len(found["fig1"]) == 3 * 2 * len(depths)
-    assert len(found["fig2"]) == 2 * 2 * len(depths)
+    assert len(found["fig2"]) == 2 * 2 * len(depths) * (4 if preset == "settled" else 1)
     assert len(found["fig3"]) == (3 * 2 + 1) * 2 * len(depths)
-    assert {job.setting.model for job in found["fig1"] + found["fig2"]} == {"dense"}
+    assert {job.setting.model for job in found["fig1"]} == {"dense"}
+    kinds = {(job.setting.model, job.setting.init) for job in found["fig2"]}
+    both = {(model, init) for model in ("dense", "efficient") for init in ("random", "construction")}
+    assert kinds == (both if preset == "settled" else {("dense", "random")})
     assert {job.setting.model for job in found["fig3"]} == {"efficient"}
-    assert len({job.name for jobs in found.values() for job in jobs}) == sum(len(jobs) for jobs in found.values())
+    assert all(len({job.name for job in jobs}) == len(jobs) for jobs in found.values())
 
 
 def test_the_standard_preset_takes_at_most_a_tenth_of_the_authors_samples():
