@@ -84,6 +84,16 @@ def test_a_figure_is_drawn_with_its_table_and_says_where_it_rises(figure, tmp_pa
     assert len(figures.rises(rising)) == len(jobs) * 2 // 3
 
 
+def test_the_settled_figure_2_has_panels_rows_and_findings_for_both_models_and_starts(tmp_path):
+    results = {job: fake(job, -float(job.setting.layers)) for job in figures.jobs("fig2", "settled")}
+    assert len(figures.draw_figure("fig2", results).axes) == 4 * 6
+    text = figures.table("fig2", results)
+    for start in ("dense, random", "dense, construction", "efficient, random", "efficient, construction"):
+        assert text.count(f"| {start} | log 1-10 |") == text.count(f"| {start} | loss 1-5 |") * 2 == 4
+    assert len(findings(results)) == 4 * 4
+    assert "| 0.368 | 0.050 | 0.007 | 0.001 | 0.000 |" in text  # exp(-1), exp(-3), ...
+
+
 def test_findings_are_judged_by_the_losses():
     results = {job: fake(job, -1.0) for job in figures.jobs("fig2", "quick")}
     judged = {(found.graphs, found.claim.split(",")[0]): found for found in findings(results)}
