@@ -15,11 +15,14 @@ def test_every_panel_of_every_figure_is_there(preset):
     depths = figures.PRESETS[preset].depths
     found = {name: figures.jobs(name, preset) for name in figures.PANELS}
     assert len(found["fig1"]) == 3 * 2 * len(depths)
-    assert len(found["fig2"]) == 2 * 2 * len(depths)
+    assert len(found["fig2"]) == 2 * 2 * len(depths) * (4 if preset == "settled" else 1)
     assert len(found["fig3"]) == (3 * 2 + 1) * 2 * len(depths)
-    assert {job.setting.model for job in found["fig1"] + found["fig2"]} == {"dense"}
+    assert {job.setting.model for job in found["fig1"]} == {"dense"}
+    kinds = {(job.setting.model, job.setting.init) for job in found["fig2"]}
+    both = {(model, init) for model in ("dense", "efficient") for init in ("random", "construction")}
+    assert kinds == (both if preset == "settled" else {("dense", "random")})
     assert {job.setting.model for job in found["fig3"]} == {"efficient"}
-    assert len({job.name for jobs in found.values() for job in jobs}) == sum(len(jobs) for jobs in found.values())
+    assert all(len({job.name for job in jobs}) == len(jobs) for jobs in found.values())
 
 
 def test_the_standard_preset_takes_at_most_a_tenth_of_the_authors_samples():
@@ -79,6 +82,16 @@ def test_a_figure_is_drawn_with_its_table_and_says_where_it_rises(figure, tmp_pa
     assert ("Findings of section 4.1" in text) == (figure == "fig2")
     rising = {job: fake(job, float(job.setting.layers)) for job in jobs}
     assert len(figures.rises(rising)) == len(jobs) * 2 // 3
+
+
+def test_the_settled_figure_2_has_panels_rows_and_findings_for_both_models_and_starts(tmp_path):
+    results = {job: fake(job, -float(job.setting.layers)) for job in figures.jobs("fig2", "settled")}
+    assert len(figures.draw_figure("fig2", results).axes) == 4 * 6
+    text = figures.table("fig2", results)
+    for start in ("dense, random", "dense, construction", "efficient, random", "efficient, construction"):
+        assert text.count(f"| {start} | log 1-10 |") == text.count(f"| {start} | loss 1-5 |") * 2 == 4
+    assert len(findings(results)) == 4 * 4
+    assert "| 0.368 | 0.050 | 0.007 | 0.001 | 0.000 |" in text  # exp(-1), exp(-3), ...
 
 
 def test_findings_are_judged_by_the_losses():

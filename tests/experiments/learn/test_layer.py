@@ -1,9 +1,9 @@
-"""The efficient model's layer and the derivative that is written out beside it."""
+"""A layer of each model and the derivatives that are written out beside it."""
 
 import pytest
 import torch
 
-from ohmformer.experiments.learn.layer import layer, unit_norm, unit_trace
+from ohmformer.experiments.learn.layer import dense_layer, layer, unit_blocks, unit_norm, unit_trace
 
 
 def test_the_derivative_of_a_layer_agrees_with_finite_differences():
@@ -16,6 +16,15 @@ def test_the_derivative_of_a_layer_agrees_with_finite_differences():
         return layer(*layer(phi, incidence @ incidence.mT, weights, *numbers.unbind(0)), weights, *numbers.unbind(0))
 
     assert torch.autograd.gradcheck(twice, leaves)
+
+
+def test_a_dense_layer_is_its_formula_graph_by_graph_with_the_derivative_of_finite_differences():
+    draw = torch.Generator().manual_seed(1)
+    x, weights = (torch.randn(*s, generator=draw).double().requires_grad_() for s in ((4, 3, 2), (2, 2, 6)))
+    for i, new in enumerate(dense_layer(x, weights)):
+        compare, value, keep = weights[i // 2].split(2, dim=1)
+        torch.testing.assert_close(new, x[i] @ keep + x[i] @ compare @ x[i].T @ x[i] @ value)
+    assert torch.autograd.gradcheck(lambda x, w: dense_layer(dense_layer(x, w), w), (x, weights))
 
 
 def test_a_layer_is_the_formula_of_its_module_graph_by_graph():
@@ -38,11 +47,14 @@ def test_a_layer_is_the_formula_of_its_module_graph_by_graph():
         (unit_norm, lambda x: torch.linalg.vector_norm(x, dim=(1, 2))),
         (lambda x: unit_norm(x, (1,)), lambda x: torch.linalg.vector_norm(x, dim=1)),
         (unit_trace, lambda x: torch.einsum("gii->g", x)),
+        (lambda x: unit_blocks(x, 2, (True, True))[..., :2], lambda x: torch.linalg.vector_norm(x, dim=(1, 2))),
+        (lambda x: unit_blocks(x, 1, (True, False))[..., 1:], lambda x: torch.linalg.vector_norm(x, dim=1)),
     ],
-    ids=["norm", "columns", "trace"],
+    ids=["norm", "columns", "trace", "incidence", "features"],
 )
 def test_what_is_normalised_has_size_one_and_the_derivative_of_finite_differences(normalise, size):
     draw = torch.Generator().manual_seed(2)
     x = (torch.randn(3, 4, 4, generator=draw, dtype=torch.float64) + torch.eye(4)).requires_grad_()
-    torch.testing.assert_close(size(normalise(x)), torch.ones_like(size(x)))
+    sizes = size(normalise(x))
+    torch.testing.assert_close(sizes, torch.ones_like(sizes))
     assert torch.autograd.gradcheck(normalise, x)

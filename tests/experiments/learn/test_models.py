@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from ohmformer.constructions import newton, scalars
+from ohmformer.experiments.learn import start
 from ohmformer.experiments.learn.checkpoint import Checkpoint
 from ohmformer.experiments.learn.models import ANSWERS, features
 from ohmformer.experiments.learn.setting import Setting
@@ -24,8 +25,17 @@ SETTINGS = [
 ]
 
 
-def in_float64(setting: Setting) -> tuple[dict[str, Tensor], Problems]:
+def well_inside(setting: Setting) -> dict[str, Tensor]:
+    """Initial weights, without the zeros that would hide an error."""
+    draw = torch.Generator().manual_seed(7)
     weights = {name: w.double() for name, w in initial_weights(setting).items()}
+    for name in ("value", "skip"):
+        weights[name] += 0.1 * torch.randn(weights[name].shape, generator=draw, dtype=torch.float64)
+    return weights
+
+
+def in_float64(setting: Setting) -> tuple[dict[str, Tensor], Problems]:
+    weights = well_inside(setting)
     generators = [generator(seed, 0) for seed in setting.all_seeds]
     return weights, draw(setting.task, setting.distribution, generators, 3, torch.float64)
 
@@ -123,11 +133,37 @@ def test_gauss_newton_agrees_with_automatic_differentiation(normalize):
     torch.testing.assert_close(2 * half / 60, gradient.flatten(1), rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize("model", ["dense", "efficient"])
+def test_a_layer_starts_as_the_identity_so_that_adding_one_changes_no_answer(model):
+    setting = Setting("eigenvectors", model=model, layers=5, seeds=1)
+    weights = {name: w.double() for name, w in initial_weights(setting).items()}
+    batch = draw(setting.task, setting.distribution, [generator(0, 0)], 3, torch.float64)
+    answer = ANSWERS[model](weights, batch, setting.normalization)[0]
+    given = weights["start"][0, :, setting.nodes :]
+    torch.testing.assert_close(answer, (given / given.norm(dim=0)).expand_as(answer))
+
+
+@pytest.mark.parametrize("model", ["dense", "efficient"])
+def test_corollary_7_with_its_orthogonalisation_is_one_formula_a_layer(model):
+    setting = Setting("eigenvectors", model=model, layers=1, seeds=1, init="construction")
+    built = {name: w[None].double() for name, w in start._corollary_7(setting).items()}
+    built["start"] = torch.randn(1, 10, 20, generator=generator(0, 0), dtype=torch.float64)
+    built["start"] /= built["start"].norm(dim=1, keepdim=True)
+    batch = draw(setting.task, setting.distribution, [generator(3, 0)], 1, torch.float64)
+    answer = ANSWERS[model](built, batch, setting.normalization)[0, 0]
+    laplacian, phi = batch.gram[0, 0], built["start"][0, :, 10:]
+    lmax = start.sampled_spectrum(setting.distribution).lmax
+    for i in range(10):
+        expected = phi[:, i] - laplacian @ phi[:, i] / lmax
+        for j in range(10):
+            if j != i:
+                expected = expected - (1 - j / 10) * phi[:, j] * (phi[:, j] @ phi[:, i])
+        torch.testing.assert_close(answer[:, i], expected / expected.norm(), rtol=1e-6, atol=1e-6)
+
+
 def test_from_a_lemma_the_expected_gradient_of_full_matrices_is_a_multiple_of_the_identity_in_every_block():
     """What ``scalars.py`` argues by symmetry, measured: off-diagonal parts shrink as the square root of the graphs."""
     setting = Setting("electric", layers=2, seeds=1, init="construction", model="dense")
-    from ohmformer.experiments.learn import start
-
     numbers = scalars.from_program(lemma(setting).program(2)).float()
     built = {name: w[None].double() for name, w in start._matrices(numbers, "efficient", 20, 10).items()}
     spread = []

@@ -24,6 +24,7 @@ SMALL = {
     "efficient": Setting("resistive", layers=2, seeds=2, batch=20),
     "dense": Setting("electric", model="dense", layers=2, seeds=2, batch=20),
     "eigenvectors": Setting("eigenvectors", layers=2, seeds=2, batch=20),
+    "grown": Setting("eigenvectors", model="dense", layers=5, seeds=2, batch=20),
     "near Corollary 7": Setting("eigenvectors", layers=2, seeds=1, batch=20, init="construction"),
     "dense near Lemma 3": Setting("heat", "fc", "dense", layers=2, seeds=1, batch=20, init="construction"),
 }
@@ -56,7 +57,7 @@ def test_seeds_train_side_by_side_as_they_would_alone(name):
             torch.testing.assert_close(state[key][1:], x, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["scalars", "dense", "eigenvectors"])
+@pytest.mark.parametrize("name", ["scalars", "dense", "eigenvectors", "grown"])
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(name, tmp_path):
     setting = SMALL[name]
     whole = train(setting, steps=12, folder=tmp_path / "whole", every=1e9)
@@ -75,6 +76,15 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(name, tmp_path):
     assert parts.losses == whole.losses
     first, second = (checkpoint.load(tmp_path / name).state for name in ("whole", "parts"))
     assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_layers_that_were_not_added_yet_are_left_as_they_are():
+    setting = SMALL["grown"]
+    state = initial_state(setting)
+    after, _ = advance(setting, state, 2, 10)  # of three layers, until step 3
+    for name in ("value", "query", "key", "skip"):
+        assert torch.equal(after[f"weights.{name}"][:, 3:], state[f"weights.{name}"][:, 3:])
+    assert not torch.equal(after["weights.value"][:, :3], state["weights.value"][:, :3])
 
 
 def test_resuming_keeps_the_number_of_steps_it_was_started_with(tmp_path):

@@ -74,7 +74,7 @@ def reproduce(
         list[str] | None,
         typer.Argument(help="fig1, fig2, fig3 (all three), table2, table2-zinc, table2-qm9, zinc12k, zinc12k-pairs, csl."),
     ] = None,
-    preset: Annotated[str, typer.Option(help="quick, standard or paper.")] = "quick",
+    preset: Annotated[str, typer.Option(help="quick, standard, settled or paper.")] = "quick",
     data: Annotated[str, typer.Option(help="table2: zinc, qm9, or as for ohmformer train.")] = "zinc",
     smiles: Annotated[Path | None, typer.Option(help="table2: folder of NAME_valid and NAME_test files.")] = None,
     encoding: Annotated[list[str] | None, typer.Option(help="Tables: which; all of the table's unless given.")] = None,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +57,18 @@ class Preset:
     """Muon steps of 100 graphs per layer; twice as many for eigenvectors."""
     scalar_steps: int
     """Levenberg-Marquardt steps of 100 to 8,000 graphs."""
+    eigenvectors: tuple[tuple[str, str], ...] = (("dense", "random"),)
+    """Models and starts of Figure 2."""
 
 
 PRESETS = {
     "quick": Preset((1, 3, 5), 1, 60, 40),
     "standard": Preset((1, 3, 5, 7, 9), 2, 100, 150),
+    "settled": Preset((1, 3, 5, 7, 9), 2, 1000, 600, tuple(product(("dense", "efficient"), ("random", "construction")))),
     "paper": Preset((1, 3, 5, 7, 9), 3, 0, 1000),
 }
-"""``paper`` uses the authors' numbers of steps and graphs for matrices."""
+"""``settled`` trains ten times as long as ``standard``, and Figure 2 from both starts with both models; ``paper`` uses the
+authors' numbers of steps and graphs for matrices."""
 PANELS = {
     "fig1": [(task, "") for task in FUNCTIONS],
     "fig2": [(EIGENVECTORS, "1-5"), (EIGENVECTORS, "1-10")],
@@ -83,15 +87,17 @@ def jobs(figure: str, preset: str) -> list[Job]:
         for graphs in FAMILIES:
             for layers in PRESETS[preset].depths:
                 if figure == "fig3":
-                    made.append(_job(preset, task, graphs, "efficient", layers, "random", loss))
+                    made.append(_job(preset, task, graphs, "efficient", "random", layers, loss))
                     if task != EIGENVECTORS:
-                        made.append(_job(preset, task, graphs, "efficient", layers, "construction", loss))
+                        made.append(_job(preset, task, graphs, "efficient", "construction", layers, loss))
+                elif figure == "fig2":
+                    made += [_job(preset, task, graphs, *how, layers, loss) for how in PRESETS[preset].eigenvectors]
                 else:  # the authors trained the dense model on the Frobenius loss
-                    made.append(_job(preset, task, graphs, "dense", layers, "random", loss or "frobenius"))
+                    made.append(_job(preset, task, graphs, "dense", "random", layers, "frobenius"))
     return made
 
 
-def _job(preset: str, task: str, graphs: str, model: str, layers: int, init: str, loss: str) -> Job:
+def _job(preset: str, task: str, graphs: str, model: str, init: str, layers: int, loss: str) -> Job:
     size = PRESETS[preset]
     batch = AUTHORS_BATCH if preset == "paper" and init == "random" else 0
     setting = Setting(task, graphs, model, layers, init, loss, size.seeds, batch=batch)
@@ -136,15 +142,21 @@ def lemma_losses(task: str, graphs: str, depths: tuple[int, ...], count: int = 2
 
 
 def draw_figure(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> Figure:
-    """Draw all panels of a figure."""
+    """Draw all panels of a figure; those of Figure 2 once for every model and start."""
     columns = 3 if figure != "fig3" else 4
-    rows = 2 if figure == "fig2" else 1
+    kinds = list(dict.fromkeys((job.setting.model, job.setting.init) for job in results))
+    below = list(product(kinds, PANELS[figure]))
+    rows = len(below) if figure == "fig2" else 1
     canvas = require("matplotlib.figure", "plot").Figure(figsize=(4.2 * columns, 4.6 * rows), layout="constrained")
     axes = canvas.subplots(rows, columns, squeeze=False)
     if figure == "fig2":
-        for row, (_, loss) in zip(axes, PANELS[figure], strict=True):
-            mine = {job: result for job, result in results.items() if job.setting.loss == loss}
-            _draw_depths(row[0], mine, f"log_{loss}", f"log loss_{loss}, trained on it")
+        for row, (kind, (_, loss)) in zip(axes, below, strict=True):
+            mine = {
+                job: result
+                for job, result in results.items()
+                if (job.setting.model, job.setting.init, job.setting.loss) == (*kind, loss)
+            }
+            _draw_depths(row[0], mine, f"log_{loss}", f"log loss_{loss}, trained on it, {kind[0]} model")
             for axis, graphs in zip(row[1:], FAMILIES, strict=True):
                 these = {job: result for job, result in mine.items() if job.setting.graphs == graphs}
                 _draw_each(axis, these, int(loss.split("-")[1]), graphs)
@@ -219,13 +231,20 @@ def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int,
 def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
     """Format all numbers of a figure as a Markdown table, with one row per task, family and start."""
     depths = sorted({job.setting.layers for job in results})
+    several = len({job.setting.model for job in results}) > 1
     rows: dict[tuple[str, ...], dict[int, str]] = {}
     for job, result in results.items():
         s = job.setting
         task = s.task if s.task != EIGENVECTORS else f"{s.task}, trained on loss_{s.loss}"
         for name in (name for name in result if name.startswith("mean_log_")):
             measured = name.removeprefix("mean_").replace("_", " ")
-            rows.setdefault((task, s.graphs, s.init, measured), {})[s.layers] = f"{result[name]:.2f}"
+            start = f"{s.model}, {s.init}" if several else s.init
+            rows.setdefault((task, s.graphs, start, measured), {})[s.layers] = f"{result[name]:.2f}"
+            if s.task == EIGENVECTORS and s.loss == name.removeprefix("mean_log_"):
+                seeds = result["seeds"][f"log_{s.loss}"]
+                rows.setdefault((task, s.graphs, start, f"loss {s.loss}"), {})[s.layers] = f"{_mean_loss(seeds):.3f}"
+                spread = f"{max(seeds) - min(seeds):.2f}"
+                rows.setdefault((task, s.graphs, start, f"{measured}, range over seeds"), {})[s.layers] = spread
     for task, graphs, model in AUTHORS:
         if figure == "fig1" and model == "dense":
             row = {d: f"{v:.2f}" for d, v in AUTHORS[task, graphs, model].items()}
@@ -238,6 +257,10 @@ def table(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> str:
                     rows[task, graphs, f"{statement} itself", name.replace("_", " ")] = row
     lines = [[*key, *(rows[key].get(d, "") for d in depths)] for key in sorted(rows)]
     return markdown_table(["task", "graphs", "start", "measured", *map(str, depths)], lines)
+
+
+def _mean_loss(logs: list[float]) -> float:
+    return sum(map(math.exp, logs)) / len(logs)
 
 
 def depth_curves(results: Mapping[Job, Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:

@@ -21,6 +21,8 @@ class Finding:
 
     claim: str
     graphs: str
+    kind: str
+    """Model and start."""
     layers: int
     losses: list[float]
     """loss_2, loss_3, ... up to the last one in the training loss."""
@@ -30,18 +32,20 @@ class Finding:
     def __str__(self) -> str:
         numbers = ", ".join(f"{x:.3f}" for x in self.losses)
         verdict = "holds" if self.holds else "does not hold"
-        return f"{self.graphs.upper()}, {self.layers} layers: {self.claim}: **{verdict}**{self.note} (loss_2 on: {numbers})"
+        where = f"{self.graphs.upper()}, {self.kind}, {self.layers} layers"
+        return f"{where}: {self.claim}: **{verdict}**{self.note} (loss_2 on: {numbers})"
 
 
 def findings(results: Mapping[Job, Mapping[str, Any]]) -> list[Finding]:
-    """Check the claims at the greatest depth of every family."""
+    """Check the claims at the greatest depth of every family, model and start."""
     found: list[Finding] = []
-    for loss in ("1-10", "1-5"):
-        for graphs in dict.fromkeys(job.setting.graphs for job in results):
-            mine = [job for job in results if (job.setting.loss, job.setting.graphs) == (loss, graphs)]
-            if mine:
-                deepest = max(mine, key=lambda job: job.setting.layers)
-                found.append(_judge(loss, graphs, deepest.setting.layers, each_loss(results[deepest])))
+    curves: dict[tuple[str, str, str], list[Job]] = {}
+    for job in results:
+        s = job.setting
+        curves.setdefault((s.loss, s.graphs, f"{s.model} model, {s.init}"), []).append(job)
+    for (loss, graphs, kind), mine in sorted(curves.items()):
+        deepest = max(mine, key=lambda job: job.setting.layers)
+        found.append(_judge(loss, graphs, kind, deepest.setting.layers, each_loss(results[deepest])))
     return found
 
 
@@ -61,7 +65,7 @@ def each_loss(result: Mapping[str, Any]) -> list[float]:
     return [sum(column) / len(column) for column in columns]
 
 
-def _judge(trained_on: str, graphs: str, layers: int, each: list[float]) -> Finding:
+def _judge(trained_on: str, graphs: str, kind: str, layers: int, each: list[float]) -> Finding:
     """Check loss_3 > loss_4 > ... > loss_10 (loss_2 is the paper's exception) or loss_2 < loss_3 < loss_4 < loss_5."""
     if trained_on == "1-10":
         first, losses, better, turns = 3, each[1:10], "larger", "rises"
@@ -72,4 +76,4 @@ def _judge(trained_on: str, graphs: str, layers: int, each: list[float]) -> Find
         wrong = [i for i, (a, b) in enumerate(pairwise(losses), first) if not a < b]
     note += f"; it {turns} from index {', '.join(map(str, wrong))} to the next" if wrong else ""
     claim = f"trained on loss_{trained_on}, {better} eigenvectors are more accurate"
-    return Finding(claim, graphs, layers, losses, not wrong, note)
+    return Finding(claim, graphs, kind, layers, losses, not wrong, note)

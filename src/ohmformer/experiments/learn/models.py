@@ -4,8 +4,8 @@ Every weight has the seeds as its first axis and the layers as its second; seeds
 :class:`~ohmformer.transformer.dense.LinearTransformer` and :class:`~ohmformer.transformer.efficient.EfficientTransformer`
 with one head, which ``trained_model`` builds from the trained weights (and the tests compare with).
 For speed, ``W^K^T W^Q`` is one matrix; similarity, value and skip are one product with concatenated weights; the graphs of
-all seeds are one batch; the efficient model stores only the Gram matrix of B, and the derivative of a layer is written by
-hand (``layer.py``).
+all seeds are one batch; the efficient model stores only the Gram matrix of B, and the derivatives of a layer are written
+by hand (``layer.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ohmformer.constructions import scalars
 from ohmformer.experiments.learn.checkpoint import Checkpoint
-from ohmformer.experiments.learn.layer import layer, unit_norm, unit_trace
+from ohmformer.experiments.learn.layer import dense_layer, layer, unit_blocks, unit_norm, unit_trace
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, Problems
 from ohmformer.transformer.blocks import INCIDENCE, Blocks, Coefficient, Head, Layer, Layout, Program
 from ohmformer.transformer.dense import LinearTransformer
@@ -30,6 +30,7 @@ Weights = Mapping[str, Tensor]
 """``value``, ``query``, ``key``, ``skip``: (seeds, layers, features, features); efficient: ``alphas`` (seeds, layers, 4),
 which are alpha_V, alpha_Q, alpha_K, alpha_R; eigenvectors: ``start`` (seeds, nodes, 2 nodes), the trained Phi_0."""
 MATRICES = ("value", "query", "key", "skip")
+START = "start"
 PHI = "phi"
 AT_ONCE = 500
 """Number of graphs computed together."""
@@ -40,14 +41,12 @@ def dense_answer(
 ) -> Float[Tensor, "seeds graphs nodes demands"]:
     """Run the dense model: ``X <- X + X M X^T X W_V^T + X W_R^T``, M = W_K^T W_Q, X = [B | Phi], then normalise."""
     phi = features(weights, batch)
-    seeds, graphs, nodes, _ = phi.shape
+    seeds, graphs, _, _ = phi.shape
     edges, h = batch.incidence.shape[-1], weights["value"].shape[-1]
     x = torch.cat([batch.incidence, phi], dim=-1).flatten(0, 1)
+    whole = (normalization.incidence == "frobenius", normalization.features == "frobenius")
     for together in _side_by_side(weights):
-        products = torch.bmm(x.reshape(seeds, graphs * nodes, h), together).view(-1, nodes, 3 * h)
-        compared, value, kept = products.split(h, dim=-1)
-        x = torch.baddbmm(kept, torch.bmm(compared, x.mT), value)
-        x = x * _inverse_norms(x, edges, normalization)
+        x = unit_blocks(dense_layer(x, together), edges, whole)
     return x[..., h - phi.shape[-1] // 2 :].unflatten(0, (seeds, graphs))
 
 
@@ -79,14 +78,23 @@ ANSWERS: dict[str, Callable[[Weights, Problems, Normalization], Tensor]] = {
 
 
 def loss_and_gradients(
-    model: str, weights: Weights, batch: Problems, normalization: Normalization, loss: Callable[[Tensor, Tensor], Tensor]
+    model: str,
+    weights: Weights,
+    batch: Problems,
+    normalization: Normalization,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    depth: int | None = None,
 ) -> tuple[Float[Tensor, " seeds"], dict[str, Tensor]]:
-    """Compute the loss of every seed and the gradient of its log, in batches small enough for the cache."""
+    """Compute the loss of every seed and the gradient of its log, in batches small enough for the cache.
+
+    ``depth`` is the number of layers to run, all of them unless given; gradients of the others are zero.
+    """
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+    active = {name: w if name == START else w[:, :depth] for name, w in leaves.items()}
     graphs, seeds = batch.gram.shape[1], batch.gram.shape[0]
     losses, gradients = torch.zeros(seeds, dtype=batch.gram.dtype), [torch.zeros_like(w) for w in leaves.values()]
     for piece in batch.split(max(AT_ONCE // seeds, 1)):
-        part = loss(ANSWERS[model](leaves, piece, normalization), piece.target) * (piece.gram.shape[1] / graphs)
+        part = loss(ANSWERS[model](active, piece, normalization), piece.target) * (piece.gram.shape[1] / graphs)
         losses += part.detach()
         for total, g in zip(gradients, torch.autograd.grad(part.sum(), list(leaves.values())), strict=True):
             total += g
@@ -98,21 +106,24 @@ def features(weights: Weights, batch: Problems) -> Float[Tensor, "seeds graphs n
     """Return Phi_0: the demands and as many zero columns for the answers, or the trained start."""
     if batch.demands is not None:
         return torch.cat([batch.demands, torch.zeros_like(batch.demands)], dim=-1)
-    return weights["start"][:, None].expand(-1, batch.gram.shape[1], -1, -1)
+    return weights[START][:, None].expand(-1, batch.gram.shape[1], -1, -1)
 
 
 def random_weights(
     model: str, layers: int, edges: int, nodes: int, start: bool, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Draw Gaussian weights of one seed, deviation 0.1, W^R zero; alpha_Q and alpha_K near 1, so that B has an effect."""
+    """Draw Gaussian W^Q and W^K of one seed, deviation 0.1; alpha_Q and alpha_K near 1, so that B has an effect.
+
+    W^V and W^R are zero: every layer starts as the identity on features, whatever the depth.
+    """
     width = 2 * nodes + (edges if model == "dense" else 0)
     shape = (layers, width, width)
-    weights = {name: 0.1 * torch.randn(shape, generator=generator) for name in MATRICES}
-    weights["skip"] = torch.zeros(shape)
+    weights = {name: torch.zeros(shape) for name in MATRICES}
+    weights |= {name: 0.1 * torch.randn(shape, generator=generator) for name in ("query", "key")}
     if model == "efficient":
         weights["alphas"] = torch.tensor([0.0, 1.0, 1.0, 0.0]) + 0.1 * torch.randn(layers, 4, generator=generator)
     if start:
-        weights["start"] = torch.randn(nodes, 2 * nodes, generator=generator) / nodes**0.5
+        weights[START] = torch.randn(nodes, 2 * nodes, generator=generator) / nodes**0.5
     return weights
 
 
@@ -159,12 +170,3 @@ def _side_by_side(weights: Weights) -> tuple[Tensor, ...]:
     """Concatenate the weights of each layer: ``[W_K^T W_Q | W_V^T | I + W_R^T]``, (seeds, features, 3 features)."""
     kept = torch.eye(weights["skip"].shape[-1], dtype=weights["skip"].dtype) + weights["skip"].mT
     return torch.cat([weights["key"].mT @ weights["query"], weights["value"].mT, kept], dim=-1).unbind(1)
-
-
-def _inverse_norms(x: Tensor, edges: int, normalization: Normalization) -> Tensor:
-    """Compute the factors that normalise ``[B | Phi]``."""
-    columns = x.square().sum(dim=-2, keepdim=True)
-    incidence, phi = columns[..., :edges], columns[..., edges:]
-    incidence = incidence.sum(-1, keepdim=True) if normalization.incidence == "frobenius" else torch.ones_like(phi[..., :1])
-    phi = phi.sum(-1, keepdim=True).expand_as(phi) if normalization.features == "frobenius" else phi
-    return torch.cat([incidence.expand(-1, -1, edges), phi], dim=-1).rsqrt()

@@ -3,8 +3,9 @@
     m <- 0.95 m + g,    W <- W - rate U V^T    where  g + 0.95 m = U S V^T
 
 The factor is computed by five Newton-Schulz iterations, which linear attention could do as well (Bernstein and Newhouse
-2024; Jordan et al. 2024). The scalars alpha are updated by Adam. All gradients of a seed are jointly clipped to norm 1. The
-rate rises for a twentieth of the steps and then falls linearly to zero.
+2024; Jordan et al. 2024). The scalars alpha and the trained start Phi_0, which do not map features to features, are updated
+by Adam. All gradients of a seed are jointly clipped to norm 1. The rate rises for a twentieth of the steps and then falls
+linearly to zero.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-RATE = 0.02
-ALPHA_RATE = 0.01
+RATE = 0.008
+ADAM_RATES = {"alphas": 0.01, "start": 0.005}
 MOMENTUM = 0.95
 BETAS = (0.9, 0.99)
 WARMUP = 0.05
 QUINTIC = (3.4445, -4.7750, 2.0315)
 """Coefficients of ``a x + b x^3 + c x^5``, which maps singular values above about 0.01 to near 1 in five iterations."""
-ALPHAS = "alphas"
 
 
 def initial_moments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the initial state of the optimiser, by name."""
     first = {f"first.{name}": torch.zeros_like(w) for name, w in weights.items()}
-    second = {f"second.{name}": torch.zeros_like(w) for name, w in weights.items() if name == ALPHAS}
+    second = {f"second.{name}": torch.zeros_like(w) for name, w in weights.items() if name in ADAM_RATES}
     return first | second
 
 
@@ -41,11 +41,11 @@ def update(
     new_weights: dict[str, Tensor] = {}
     new_moments: dict[str, Tensor] = {}
     for name, g in gradients.items():
-        if name == ALPHAS:
+        if name in ADAM_RATES:
             first = torch.lerp(g, moments[f"first.{name}"], BETAS[0])
             second = torch.lerp(g.square(), moments[f"second.{name}"], BETAS[1])
             corrected = [m / (1 - beta ** (step + 1)) for m, beta in zip((first, second), BETAS, strict=True)]
-            direction = ALPHA_RATE * corrected[0] / (corrected[1].sqrt() + 1e-8)
+            direction = ADAM_RATES[name] * corrected[0] / (corrected[1].sqrt() + 1e-8)
             new_moments |= {f"first.{name}": first, f"second.{name}": second}
         else:
             first = torch.add(g, moments[f"first.{name}"], alpha=MOMENTUM)

@@ -35,6 +35,9 @@ TOURNAMENT = (Stage(0.2, 32, 0.03), Stage(0.77, 16, 0.075), Stage(0.97, 2, 1.0),
 """Stages for scalars: few graphs suffice to find the basins of attraction, but ranking them takes many, because rare graphs
 dominate the loss of a good model."""
 
+GROWN = 0.3
+"""From random weights, layers are added in pairs until this fraction of all steps; added layers are identities at first."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -125,6 +128,17 @@ class Setting:
     def stage(self, step: int, steps: int) -> Stage:
         """Return the stage of a step; only scalars have several."""
         return next(s for s in TOURNAMENT if step < s.until * steps or s is TOURNAMENT[-1]) if self.scalars else WHOLE
+
+    def depth(self, step: int, steps: int) -> int:
+        """Return the number of layers that are run at a step: the first three, then two more at regular intervals.
+
+        >>> [Setting("electric", layers=9).depth(step, 100) for step in (0, 9, 10, 20, 30, 99)]
+        [3, 3, 5, 7, 9, 9]
+        """
+        if self.init != "random" or self.layers <= 3:
+            return self.layers
+        additions = math.ceil((self.layers - 3) / 2)
+        return min(3 + 2 * int(additions * step / (GROWN * steps)), self.layers)
 
     def samples(self, step: int, steps: int) -> int:
         """Return the number of graphs per seed at a step."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ohmformer.constructions import GradientDescent, PowerSeriesRoot, TaylorHeat, scalars
 from ohmformer.constructions.base import Construction
 from ohmformer.experiments.learn.graphs import GraphDistribution
-from ohmformer.experiments.learn.models import random_weights
+from ohmformer.experiments.learn.models import START, random_weights
 from ohmformer.experiments.learn.setting import TOURNAMENT, Setting
 from ohmformer.experiments.learn.tasks import EIGENVECTORS, HEAT_TIME, generator
 from ohmformer.graph import Spectrum
@@ -53,19 +53,34 @@ def _one_seed(setting: Setting, draw: torch.Generator) -> dict[str, Tensor]:
     weights = random_weights(setting.model, setting.layers, edges, nodes, eigenvectors, draw)
     if setting.init == "random":
         return weights
-    numbers = _corollary_7(setting) if eigenvectors else scalars.from_program(lemma(setting).program(setting.layers))
-    built = _matrices(numbers.float(), setting.model, edges, nodes)
+    if eigenvectors:
+        built = _corollary_7(setting)
+        weights[START][:, nodes:] = torch.linalg.qr(weights[START][:, nodes:]).Q  # a Phi_0 of full rank
+    else:
+        numbers = scalars.from_program(lemma(setting).program(setting.layers)).float()
+        built = _matrices(numbers, setting.model, edges, nodes)
     return {
         name: built[name] + DISTURBANCE["matrices"] * torch.randn(w.shape, generator=draw) if name in built else w
         for name, w in weights.items()
     }
 
 
-def _corollary_7(setting: Setting) -> Float[Tensor, "layers 10"]:
-    """Return subspace iteration for the smallest eigenvectors: ``Phi <- Phi - L Phi / lmax``, columns normalised."""
+def _corollary_7(setting: Setting) -> dict[str, Tensor]:
+    """Build subspace iteration for the smallest eigenvectors with its orthogonalisation in the same layer.
+
+        phi_i <- phi_i - L phi_i / lmax - sum over j of d_j phi_j <phi_j, phi_i> + d_i phi_i,    d_j = 1 - (j - 1) / n
+
+    on the answers, and without the d_j on the other columns; columns are normalised after it. Column j takes more from the
+    others than they take from it if j is smaller, so that they settle in the order of the eigenvalues.
+    """
+    lmax, nodes = sampled_spectrum(setting.distribution).lmax, setting.nodes
     numbers = torch.zeros(setting.layers, scalars.WIDTH)
-    numbers[:, [4, 7]] = -1 / sampled_spectrum(setting.distribution).lmax
-    return numbers
+    numbers[:, [4, 7]] = -1 / lmax
+    built = _matrices(numbers, setting.model, setting.distribution.edges, nodes)
+    taken = torch.linspace(1.0, 1.0 / nodes, nodes)
+    for name, diagonal in (("skip", taken), ("query", (lmax * taken).sqrt()), ("key", (lmax * taken).sqrt())):
+        built[name][:, -nodes:, -nodes:] += torch.diag(diagonal)
+    return built
 
 
 def _matrices(numbers: Float[Tensor, "layers 10"], model: str, edges: int, nodes: int) -> dict[str, Tensor]:

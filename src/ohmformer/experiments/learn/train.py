@@ -190,7 +190,8 @@ def _advance_matrices(
     batch = draw(setting.task, setting.distribution, generators, graphs, setting.dtype)
     # sorted by name: rounding of sums over weights depends on the order, and a checkpoint has its own
     weights = {name.removeprefix("weights."): state[name] for name in sorted(state) if name.startswith("weights.")}
-    losses, gradients = loss_and_gradients(setting.model, weights, batch, setting.normalization, LOSSES[setting.loss])
+    depth, loss = setting.depth(step, steps), LOSSES[setting.loss]
+    losses, gradients = loss_and_gradients(setting.model, weights, batch, setting.normalization, loss, depth)
     weights, moments = muon.update(weights, gradients, state, step, steps)
     return {**{f"weights.{name}": w for name, w in weights.items()}, **moments}, losses
 
