@@ -11,11 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ohmformer import native
-from ohmformer.graph import Graph, circuit
+from ohmformer.graph import Graph
 from ohmformer.graph.memory import some_graphs
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.certificate import measure
 
 DENSE = 8000
 """Maximum number of nodes of a graph for which engines build n x n matrices: half a gigabyte in float64."""
@@ -97,31 +95,3 @@ class Watch:
         if self._progress and self._progress(self.layers + layers, self.residual):
             self.stopped = True
         return self.stopped
-
-
-def residual(graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"]) -> Float[Tensor, "nodes k"]:
-    """Compute ``psi - L phi``, by differences over the edges."""
-    if psi.dtype == torch.float64 and graph.device.type == "cpu" and native.active() is not None:
-        return measure(graph, phi, psi).uncentred
-    left = psi.clone()
-    for out, x in zip(left.split(16, dim=1), phi.split(16, dim=1), strict=True):  # avoids an edges x demands array
-        out -= circuit.divergence(graph, circuit.flow(graph, x)).detach()
-    return left
-
-
-def relative_residual(
-    graph: Graph, phi: Float[Tensor, "nodes k"], psi: Float[Tensor, "nodes k"], left: Float[Tensor, "nodes k"] | None = None
-) -> float:
-    """Compute ``|psi - L phi| / |psi|`` of the worst demand and graph; ``left`` is ``psi - L phi`` if known."""
-    left = residual(graph, phi, psi) if left is None else left
-    if not left.numel():
-        return 0.0
-
-    def squares(x: Tensor) -> Tensor:
-        if graph.num_graphs == 1:
-            return x.square().sum(0, keepdim=True)
-        return x.new_zeros(graph.num_graphs, x.shape[1]).index_add(0, graph.batch, x.square())
-
-    gap, size = squares(left), squares(psi)
-    worst = torch.where(size > 0, gap / torch.where(size > 0, size, 1.0), gap).max()
-    return math.sqrt(float(worst)) if worst == worst else math.inf

@@ -24,10 +24,10 @@ from ohmformer import native
 from ohmformer.graph import Graph
 from ohmformer.graph.memory import recall, remembered
 from ohmformer.solve.answer import Answer
-from ohmformer.solve.certificate import energy_norm, measure
+from ohmformer.solve.certificate import energy_norm, measure, sum_over_graphs
 from ohmformer.solve.costs import EDITS
 from ohmformer.solve.distances import parts_of
-from ohmformer.solve.engines.base import Problem, Watch, relative_residual, residual
+from ohmformer.solve.engines.base import Problem, Watch
 from ohmformer.solve.engines.elimination_factor import Factor, eliminate
 from ohmformer.solve.rows import Rows, edges_of
 from ohmformer.solve.scaled import OFTEN, empty_huge_pages
@@ -215,7 +215,7 @@ def solve_to(
 
     A ``trial`` runs beside them at first, and may end them.
     """
-    norms = psi.new_zeros(graph.num_graphs, psi.shape[1]).index_add(0, graph.batch, psi.square())
+    norms = sum_over_graphs(graph, psi.square())
     smallest = torch.where(norms > 0, norms, torch.inf).amin(0)  # minimum over graphs: each has its own tolerance
     goal, left, worst, steps, lowest = smallest * (0.5 * tol) ** 2, psi, 1.0 if psi.any() else 0.0, 0, 1.0
     while worst > tol and not watch.stopped:
@@ -223,12 +223,11 @@ def solve_to(
         steps, lowest = steps + done, min(lowest, ritz)
         if trial is not None and trial.ended:
             break
-        after = residual(graph, phi + found_x, psi)
-        before, now = worst, relative_residual(graph, phi, psi, after)
-        if now < worst:
+        before, now = worst, measure(graph, phi + found_x, psi)
+        if now.residual < worst:
             phi += found_x
-            left, worst = graph.center(after), now
-        if not now < 0.5 * before:
+            left, worst = now.left, now.residual
+        if not now.residual < 0.5 * before:
             break  # limit of float64
     return steps, lowest
 
