@@ -119,6 +119,18 @@ def test_a_budget_buys_as_many_steps_as_fit(monkeypatch):
     assert 170 < result.steps < 200
 
 
+def test_a_budget_is_estimated_from_steps_of_all_layers(monkeypatch):
+    depths = []
+
+    def timed(setting, state, step, steps):
+        depths.append(setting.depth(step, steps))
+        return advance(setting, state, step, steps)
+
+    monkeypatch.setattr(training, "advance", timed)
+    training._steps_within(SMALL["grown"], initial_state(SMALL["grown"]), 1.0)
+    assert set(depths) == {5}
+
+
 def test_the_orthogonal_factor_is_nearly_orthogonal():
     x = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonal_factor(x))

@@ -241,11 +241,11 @@ def _found(setting: Setting, folder: Path) -> Checkpoint | None:
 
 
 def _steps_within(setting: Setting, state: State, budget: float) -> int:
-    """Estimate how many steps fit into a budget by timing two trial steps of every stage."""
+    """Estimate how many steps fit into a budget by timing two trial steps of every stage, with all layers."""
     begun = time.perf_counter()
     mean, since = 0.0, 0.0
     for stage in TOURNAMENT if setting.scalars else (WHOLE,):
-        step = math.ceil(since * 20)
+        step = math.ceil(since * 20) if setting.scalars else 19
         state, _ = advance(setting, state, step, 20)  # the first step of a stage is slower than the others
         start = time.perf_counter()
         state, _ = advance(setting, state, step, 20)
