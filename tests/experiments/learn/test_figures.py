@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ohmformer.apps.command_line.learn import reproduce
 from ohmformer.experiments.learn import figures, sweep
 from ohmformer.experiments.learn.findings import findings
 from ohmformer.experiments.learn.setting import Setting
@@ -107,3 +108,22 @@ def test_lemmas_get_better_with_depth():
         for statement, rows in figures.lemma_losses(task, "csl", (1, 9), 10).items():
             if statement != "Lemma 3":  # Taylor's terms grow until l = s lmax
                 assert rows[1]["log_demand"] < rows[0]["log_demand"]
+
+
+def test_an_interrupted_figure_is_drawn_as_far_as_it_is_trained(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    small = figures.Preset((1, 2), 1, 1, 1)
+    monkeypatch.setitem(figures.PRESETS, "quick", small)
+
+    def one_then_stop(jobs, folder, workers):
+        yield jobs[-1], sweep.run_one(jobs[-1].setting.as_dict(), jobs[-1].steps, None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "_on_processes", one_then_stop)
+    runs, out = tmp_path / "runs", tmp_path / "results"
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(["fig2"], preset="quick", runs=runs, out=out)
+    text = (out / "fig2-quick.md").read_text()
+    assert f"1 of {len(figures.jobs('fig2', 'quick'))} settings so far" in text
+    assert (out / "fig2-quick.svg").is_file()
+    assert len(list(runs.glob("quick/*.json"))) == 1

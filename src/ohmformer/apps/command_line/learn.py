@@ -109,16 +109,27 @@ def reproduce(
 
         wanted = {name: drawing.jobs(name, preset) for name in figures or drawing.PANELS}
         console = Console(stderr=True)
-        every = [job for jobs in wanted.values() for job in jobs]
+
+        def draw(results: dict) -> list[str]:
+            """Draw what there is of every figure, also while other settings are still being trained."""
+            paths = []
+            for name, jobs in wanted.items():
+                if found := {job: results[job] for job in jobs if job in results}:
+                    part = "" if len(found) == len(set(jobs)) else f", {len(found)} of {len(set(jobs))} settings so far"
+                    note = f"`ohmformer reproduce {name} --preset {preset}`{part}, {machine.one_line()}."
+                    paths += [f"{name}: {path}" for path in drawing.write(name, preset, found, out, note)]
+            return paths
+
         with progress("settings") as show:
-            results = run_all(
-                every, runs / preset, cluster=cluster, workers=workers,
-                watch=lambda name, done, total: show(done, total, f"{name or 'settings':<52}"),
-            )  # fmt: skip
-        for name, jobs in wanted.items():
-            note = f"`ohmformer reproduce {name} --preset {preset}`, {machine.one_line()}."
-            for path in drawing.write(name, preset, {job: results[job] for job in jobs}, out, note):
-                console.print(f"{name}: {path}")
+
+            def finished(name: str, results: dict, total: int) -> None:
+                show(len(results), total, f"{name or 'settings':<52}")
+                draw(results)
+
+            every = [job for jobs in wanted.values() for job in jobs]
+            results = run_all(every, runs / preset, cluster=cluster, workers=workers, watch=finished)
+        for line in draw(results):
+            console.print(line)
         console.print(f"`ohmformer report --results {out}` puts them on one page, beside the authors' numbers")
 
 

@@ -170,6 +170,8 @@ def draw_figure(figure: str, results: Mapping[Job, Mapping[str, Any]]) -> Figure
 
 def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured: str, title: str) -> None:
     """Plot trained curves by family and start, seeds as dots, with the authors' numbers and the lemmas."""
+    if not results:
+        return _leave_empty(axis, title)
     curves: dict[tuple[str, str], list[tuple[int, list[float]]]] = {}
     for job, result in results.items():
         key = (job.setting.graphs, job.setting.init)
@@ -204,6 +206,10 @@ def _draw_depths(axis: Axes, results: Mapping[Job, Mapping[str, Any]], measured:
     axis.grid(alpha=0.3)
 
 
+def _leave_empty(axis: Axes, title: str) -> None:
+    axis.set(title=f"{title}: not trained yet", xticks=[], yticks=[])
+
+
 def _legend_below(axis: Axes) -> None:
     axis.legend(
         fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False, handlelength=4, markerscale=0.6
@@ -216,6 +222,8 @@ def _is(job: Job, graphs: str, init: str) -> bool:
 
 def _draw_each(axis: Axes, results: Mapping[Job, Mapping[str, Any]], count: int, graphs: str) -> None:
     """Plot ``loss_2 .. loss_count`` against depth; loss_1 is omitted, as in the paper."""
+    if not results:
+        return _leave_empty(axis, f"each loss, {graphs.upper()}")
     colormaps = require("matplotlib", "plot").colormaps
     ordered = sorted(results.items(), key=lambda item: item[0].setting.layers)
     depths = [job.setting.layers for job, _ in ordered]

@@ -39,18 +39,18 @@ def run_all(
     *,
     cluster: str | None = None,
     workers: int = 2,
-    watch: Callable[[str, int, int], None] | None = None,
+    watch: Callable[[str, dict[Job, dict[str, Any]], int], None] | None = None,
 ) -> dict[Job, dict[str, Any]]:
     """Return the results of all jobs, read from ``folder`` or computed.
 
     ``cluster`` is the address of a Ray cluster, or ``"local"`` to start one here; by default ``workers`` processes are used.
-    ``watch`` is called with the name of a finished job, the number of finished jobs, and the number of all jobs.
+    ``watch`` is called with the name of a finished job, all results so far, and the number of all jobs.
     """
     results = {job: found for job in jobs if (found := _read(job, folder)) is not None}
     waiting = [job for job in dict.fromkeys(jobs) if job not in results]
     waiting.sort(key=lambda job: job.steps * job.setting.layers * (job.setting.model == "dense") + 1, reverse=True)
     if watch is not None:
-        watch("", len(results), len(results) + len(waiting))
+        watch("", results, len(results) + len(waiting))
     finished = (
         ()
         if not waiting
@@ -62,7 +62,7 @@ def run_all(
         write_text(folder / f"{job.name}.json", json.dumps(result, indent=2) + "\n")
         results[job] = result
         if watch is not None:
-            watch(job.name, len(results), len(set(jobs)))
+            watch(job.name, results, len(set(jobs)))
     return {job: results[job] for job in jobs}
 
 
