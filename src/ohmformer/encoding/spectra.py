@@ -67,7 +67,7 @@ class Spectra:
         squares = sizes.square()
         vectors = torch.zeros(int(squares.sum()), dtype=dtype, device=graph.device)
         found = cls.arrange(values, vectors, start, graph.batch)
-        if supports("ohm_eigen", (values,), (pairs.weight,), nodes=graph.width):
+        if supports("ohm_eigen", (values,), (), nodes=graph.width):
             native.call("ohm_eigen", *_grouped(pairs, start, squares), values, vectors)
             return found
         graphs = SmallGraphs.of(pairs)
