@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINEConv, global_add_pool
 
+from ohmformer import native
 from ohmformer.encoding import AddLinearTransformerPE, AddSpectrum, LinearTransformerPE
 from tests.encoding.molecules import as_graphs, batch_of, fuzzed, molecules, relabelled
 from tests.encoding.test_reads import trained
@@ -211,3 +212,18 @@ def test_two_processes_take_the_step_that_one_takes(tmp_path: Path):
     for name, x in one.items():
         assert torch.equal(states[0][name], states[1][name]), name
         torch.testing.assert_close(states[0][name], x, atol=1e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("hidden", [8, 20])
+@pytest.mark.parametrize("library", ["off", None])
+def test_stored_spectra_under_autocast_give_the_same_answers_and_gradients(hidden: int, library: str | None):
+    data = AddSpectrum()(Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3))
+    found = []
+    for lower in (False, True):
+        model = LinearTransformerPE(16, hidden=hidden, read=("nodes", "pairs"), norm=None)
+        with native.used(library or native.available()[-1]), torch.autocast("cpu", torch.bfloat16, enabled=lower):
+            answers = model(data)
+        sum(x.square().sum() for x in answers).backward()
+        found.append([*answers, model.value.grad, model.scalars.grad])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-7)

@@ -38,13 +38,13 @@ GRAPHS = {
 }
 
 
-def moved(**options) -> LinearTransformerPE:
+def moved(by: float = 0.05, **options) -> LinearTransformerPE:
     """An encoder whose channels interact."""
     model = LinearTransformerPE(16, norm=None, **options).eval()
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in (model.value, model.query, model.key, model.scalars):
-            weight += 0.05 / model.pace * torch.randn(weight.shape, generator=draw)
+            weight += by / model.pace * torch.randn(weight.shape, generator=draw)
     return model
 
 
@@ -63,6 +63,34 @@ def test_large_graphs_whose_walks_stay_near_are_encoded_as_by_eigenvectors(name,
         found = model(data)
     for x, y in zip(found, by_lapack(model, data, monkeypatch), strict=True):
         assert float((x - y).abs().max()) < 1e-5 * float(y.abs().max().clamp(min=1))
+
+
+NARROW = {
+    "random 20": lambda: data_of(nx.gnp_random_graph(401, 20 / 401, seed=0)),
+    "random 6": lambda: data_of(nx.gnp_random_graph(401, 6 / 401, seed=1)),
+    "random 10-regular": lambda: data_of(nx.random_regular_graph(10, 402, seed=0)),
+    "preferential": lambda: data_of(nx.barabasi_albert_graph(401, 6, seed=0)),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("options", [{"by": 0.3}, {"by": 0.0, "phi0": "diagonal", "loops": 9}], ids=str)
+def test_models_that_grow_outside_the_spectrum_are_encoded_as_by_eigenvectors(name, options, monkeypatch):
+    data, model = NARROW[name](), moved(read=BOTH, **options)
+    with torch.no_grad():
+        found = model(data)
+    for x, y in zip(found, by_lapack(model, data, monkeypatch), strict=True):
+        assert float((x - y).abs().max()) < 1e-5 * float(y.abs().max().clamp(min=1))
+
+
+@pytest.mark.parametrize("name", ["random 6", "preferential"])
+def test_what_a_polynomial_cannot_follow_is_part_of_the_stated_error(name, monkeypatch):
+    data, model = NARROW[name](), LinearTransformerPE(8, norm=None, phi0="diagonal", loops=40).eval()
+    with torch.no_grad():
+        error = (model(data) - by_lapack(model, data, monkeypatch)).square().mean(0).sqrt()
+        stated = model.standard_error(data)
+    assert float(stated.max()) > 0
+    assert bool((error < 3 * stated + 1e-5).all())
 
 
 def test_kernels_and_torch_agree_and_double_precision_goes_further(monkeypatch):
@@ -133,6 +161,16 @@ def test_estimates_are_as_far_from_the_truth_as_their_stated_error(library, esti
     assert bool((of_edges < 1.5 * stated + 1e-6).all())
     half = len(found[1]) // 2
     torch.testing.assert_close(found[1][:half], found[1][half:], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_estimates_of_a_model_that_grows_outside_the_spectrum_are_finite(name, monkeypatch):
+    data, model = NARROW[name](), moved(0.3, read=BOTH)
+    truth = by_lapack(model, data, monkeypatch)[0]
+    monkeypatch.setattr(large, "EXACT", 0)
+    with torch.no_grad():
+        error, stated = (model(data)[0] - truth).square().mean(0).sqrt(), model.standard_error(data)
+    assert bool((error < 2 * stated + 1e-4).all())
 
 
 def test_the_mean_of_estimates_of_many_seeds_is_the_truth(estimated, monkeypatch):

@@ -19,6 +19,7 @@ from ohmformer.encoding import (
     engines,
     paper_parameters,
 )
+from ohmformer.encoding.inputs import read_pairs
 from tests.encoding.molecules import ZINC, batch_of, fuzzed, molecules, relabelled, zinc
 from tests.encoding.reference import reference
 
@@ -404,3 +405,10 @@ def test_data_of_another_kind_is_refused_in_the_same_sentence_everywhere():
                 ask(data)
     with pytest.raises(ValueError, match="spectrum_check is missing: use AddSpectrum again"):
         LinearTransformerPE(16)(part)
+
+
+def test_the_combinatorial_laplacian_is_divided_by_its_largest_degree_whatever_degrees_are():
+    index, weight = torch.tensor([[0, 1, 1], [1, 2, 3]]), torch.tensor([4.0, 9.0, 0.25])
+    for l1 in (False, True):
+        pairs = read_pairs(index, weight, None, 4, l1=l1, dtype=torch.float64, combinatorial=True)
+        torch.testing.assert_close(pairs.diagonal, torch.tensor([4, 13.25, 9, 0.25], dtype=torch.float64) / 13.25)

@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 
+import networkx as nx
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -360,3 +361,58 @@ def test_a_checkpoint_of_another_shape_is_refused_in_one_sentence():
         ValueError, match=r"expected pe.scalars of shape \(16, 8\) for LinearTransformerPE\(dim=16.*got \(3, 8\): make"
     ):
         inside.load_state_dict(other.state_dict())
+
+
+def changed_ones(data: Data):
+    """The same graph without one edge, with one other edge, and with one other weight, for every edge in turn."""
+    assert data.edge_index is not None
+    assert data.edge_weight is not None
+    u, v = data.edge_index
+    for i in range(0, data.num_edges, 7):
+        here = ((u == u[i]) & (v == v[i])) | ((u == v[i]) & (v == u[i]))
+        other = data.clone()
+        other.edge_index, other.edge_weight = data.edge_index[:, ~here], data.edge_weight[~here]
+        yield other
+        other = data.clone()
+        other.edge_weight = torch.where(here, 1.1 * data.edge_weight, data.edge_weight)
+        yield other
+        far = int((u[i] + 31) % data.num_nodes)  # pyright: ignore[reportOperatorIssue]
+        if far not in u[v == u[i]] and far != v[i]:
+            other = data.clone()
+            other.edge_index = torch.where(here & (data.edge_index == v[i]), far, data.edge_index)
+            yield other
+
+
+@pytest.mark.parametrize("nodes", [60, 390])
+@pytest.mark.parametrize("library", ["off", None])
+def test_stored_spectra_of_a_graph_with_one_other_edge_or_weight_are_refused(nodes, library):
+    graph = nx.gnp_random_graph(nodes, 6 / nodes, seed=0)
+    edges = torch.tensor(list(graph.edges())).t()
+    weight = 0.5 + torch.rand(edges.shape[1], generator=torch.Generator().manual_seed(0))
+    index, weight = torch.cat([edges, edges.flip(0)], dim=1), torch.cat([weight, weight])
+    data = AddSpectrum()(Data(edge_index=index, edge_weight=weight, num_nodes=nodes))
+    model, order = (
+        LinearTransformerPE(4, norm=None),
+        torch.randperm(index.shape[1], generator=torch.Generator().manual_seed(1)),
+    )
+    with torch.no_grad(), native.used(library or native.available()[-1]):
+        for same in ((index[:, order], weight[order]), (edges, weight[: edges.shape[1]]), (index, 300 * weight.double())):
+            other = data.clone()
+            other.edge_index, other.edge_weight = same
+            torch.testing.assert_close(model(other), model(data), rtol=0, atol=0)
+        for other in changed_ones(data):
+            with pytest.raises(RuntimeError, match="expected the spectra of these graphs"):
+                model(other)
+
+
+@pytest.mark.parametrize("library", ["off", None])
+def test_arguments_of_another_length_than_stored_spectra_are_refused(library):
+    index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    kept = AddSpectrum()(Data(edge_index=index, num_nodes=3))
+    spectrum = kept.spectrum_values, kept.spectrum_vectors, kept.spectrum_check
+    with native.used(library or native.available()[-1]):
+        for weight in (torch.ones(0), torch.ones(3), torch.ones(4, 2)):
+            with pytest.raises(ValueError, match=r"expected one edge_weight per edge, shape \(4,\), got"):
+                LinearTransformerPE(4)(index, weight, spectrum=spectrum)
+        with pytest.raises(ValueError, match=r"expected batch of shape \(3,\), got \(2,\)"):
+            LinearTransformerPE(4)(index, batch=torch.zeros(2).long(), spectrum=spectrum)

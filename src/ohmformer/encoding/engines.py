@@ -42,6 +42,8 @@ SPARSE_FROM = 40
 """Number of nodes above which a graph with fixed B is computed in CSR rather than as a dense block
 (`results/encoding-scale.md`).
 """
+EXACT_TO = 64
+"""Channels are exact if their error is at most so many times the rounding error of their root mean square eigenvalue."""
 TOGETHER = 2**18
 """Matrix entries computed together in one block: few large operations."""
 
@@ -136,9 +138,9 @@ def error_of(
     if pairs.graph.width <= SPECTRA_UP_TO:
         return weights.new_zeros(1, weights.shape[2])
     points = points_of(pairs, len(weights), weights.dtype, edges="edges" in reads, seed=seed)
-    if points.error is None:
-        return weights.new_zeros(1, weights.shape[2])
-    return points.error @ on_points(points, pairs, weights, restore=restore)
+    p = on_points(points, pairs, weights, restore=restore)
+    found, size = points.error.to(p) @ p, (points.count[:, None] * p.square()).sum(0).div(pairs.graph.num_nodes).sqrt()
+    return found * (found.norm(dim=0) > EXACT_TO * torch.finfo(p.dtype).eps * size)
 
 
 def _by_parts(pairs: Pairs, weights: Tensor, reads: Sequence[str], *, restore: bool, seed: int) -> Read:

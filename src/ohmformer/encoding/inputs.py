@@ -61,9 +61,9 @@ class Pairs:
     @cached_property
     def degree(self) -> Float[Tensor, " nodes"]:
         """The diagonal of D: ``sum_j |B_ij|``, or ``sum_j B_ij^2`` for Gram degrees; if combinatorial, the largest L_ii."""
-        degree = self._sum_at_nodes(self.weight.sqrt() if self.l1 else self.weight)
         if not self.combinatorial:
-            return degree
+            return self._sum_at_nodes(self.weight.sqrt() if self.l1 else self.weight)
+        degree = self.gram_degree
         none = degree.new_zeros(self.graph.num_graphs)
         return none.scatter_reduce(0, self.graph.batch, degree, "amax").index_select(0, self.graph.batch)
 

@@ -223,7 +223,8 @@ class LinearTransformerPE(saving.Saved, nn.Module):
             found = self._small(known, edge_index, spectra.owner, len(spectra.start) - 1)
             if found is not None:
                 return found
-        read = on_spectra(spectra, self._weights(), None, restore=self.phi0 == "walks")
+        with torch.autocast(self.scalars.device.type, enabled=False):
+            read = on_spectra(spectra, self._weights(), None, restore=self.phi0 == "walks")
         total = None if spectra.padded else len(spectra.vectors)
         return self._read(read, edge_index, spectra.start, spectra.owner, width, total)
 

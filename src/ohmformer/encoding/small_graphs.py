@@ -78,6 +78,8 @@ def at_nodes_and_edges(
     if (
         "pairs" in reads
         or any(x.dtype != torch.long or x.device.type != "cpu" for x in whole)
+        or (batch is not None and batch.shape != spectra[0].shape)
+        or (check is not None and not _matches(check, edge_index, graphs))
         or not supports("ohm_functions", arrays, spectra, channels=channels)
     ):
         return None
@@ -91,6 +93,13 @@ def at_nodes_and_edges(
     if not taken:
         return None
     return [x[:, :channels] for x in found] if missing and turns is None else found
+
+
+def _matches(check: tuple[Tensor, Tensor | None, str], edge_index: Tensor, graphs: int) -> bool:
+    """Return whether there is a fingerprint per graph and a weight per edge."""
+    kept, weight, _ = check
+    of_edges = weight is None or tuple(weight.shape) in ((edge_index.shape[1],), (edge_index.shape[1], 1))
+    return of_edges and tuple(kept.shape) == (graphs,)
 
 
 def _run(

@@ -355,18 +355,28 @@ static int arrange(Points *o, int64_t nodes, int64_t pairs, int64_t entries, con
     return 0;
 }
 
+/* A number of size 0.5 to 1 and either sign for every whole number: its bits, mixed; see spectra._scattered. */
+static double scattered(uint64_t k) {
+    const uint64_t low = 0x7FFFFFFF;
+    uint64_t x = (k * 0x9E3779B1 + 0x7F4A7C15) & low;
+    x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & low;
+    x = ((x ^ (x >> 12)) * 0x297A2D39) & low;
+    x ^= x >> 15;
+    return (0.5 + (double)x * 0x1p-32) * (x & 1 ? -1 : 1);
+}
+
 /* Whether the numbers that identify graphs match these edges and weights; see spectra.fingerprint. */
 static int fits(const Points *o, const float *weight, int64_t combinatorial, const float *check) {
-    float *f = malloc((o->width + 1) * sizeof *f);
+    double *f = malloc((o->width + 1) * sizeof *f);
     int same = f != NULL;
-    for (int64_t k = 0; same && k < o->width; k++) f[k] = sinf(1.7f * (float)k + 0.3f);
+    for (int64_t k = 0; same && k < o->width; k++) f[k] = scattered((uint64_t)k);
     for (int64_t g = 0; same && g < o->graphs; g++) {
         double mean = 0, total = 0;
         for (int64_t k = o->edge_start[g]; k < o->edge_start[g + 1]; k++) {
-            const float w = weight ? weight[k] : 1;
+            const double w = weight ? weight[k] : 1;
             total += w, mean += w * f[o->u[k] - o->start[g]] * f[o->v[k] - o->start[g]];
         }
-        same = fabs(mean / (total > 0 ? total : 1) + (combinatorial ? 10 : 0) - check[g]) < 1e-3;
+        same = fabs(mean / (total > 0 ? total : 1) + (combinatorial ? 2 : 0) - check[g]) < 1e-6; /* spectra.SAME */
     }
     free(f);
     return same;
