@@ -223,7 +223,7 @@ def test_stored_spectra_under_autocast_give_the_same_answers_and_gradients(hidde
         model = LinearTransformerPE(16, hidden=hidden, read=("nodes", "pairs"), norm=None)
         with native.used(library or native.available()[-1]), torch.autocast("cpu", torch.bfloat16, enabled=lower):
             answers = model(data)
-        sum(x.square().sum() for x in answers).backward()
+        torch.stack([x.square().sum() for x in answers]).sum().backward()
         found.append([*answers, model.value.grad, model.scalars.grad])
     for x, y in zip(*found, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-7)
