@@ -21,8 +21,8 @@ from ohmformer.encoding.kernels import supports
 
 DENSE = 2**25
 """Most entries for which functions of N are computed at all pairs of nodes in order to read some, if there is no kernel."""
-SAME = 1e-6
-"""Largest difference of two fingerprints of the same graph: rounding errors of weights in float32."""
+SAME = 3e-7
+"""Largest difference of two fingerprints of the same graph: half a unit of float32 between 2 and 4 is 1.2e-7."""
 OTHERS = "expected the spectra of these graphs, got those of other edges, weights or Laplacian: use AddSpectrum again"
 
 

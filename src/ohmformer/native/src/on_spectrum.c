@@ -376,7 +376,7 @@ static int fits(const Points *o, const float *weight, int64_t combinatorial, con
             const double w = weight ? weight[k] : 1;
             total += w, mean += w * f[o->u[k] - o->start[g]] * f[o->v[k] - o->start[g]];
         }
-        same = fabs(mean / (total > 0 ? total : 1) + (combinatorial ? 2 : 0) - check[g]) < 1e-6; /* spectra.SAME */
+        same = fabs(mean / (total > 0 ? total : 1) + (combinatorial ? 2 : 0) - check[g]) < 3e-7; /* spectra.SAME */
     }
     free(f);
     return same;
