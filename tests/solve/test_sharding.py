@@ -3,6 +3,7 @@
 import gzip
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,6 +203,39 @@ def test_other_edges_of_the_same_number_are_not_taken_for_those_in_the_folder(tm
     path.write_text("source,target\n0,1\n0,2\n")
     with pytest.raises(ValueError, match="same edges and options, it is of others"):
         distributed.shard(distributed.edge_file(path), tmp_path / "file", 1)
+
+
+def test_shards_of_another_column_or_another_file_of_the_same_name_are_not_taken_for_the_ones_asked_for(tmp_path):
+    pytest.importorskip("pyarrow")
+    path, out = tmp_path / "two.csv", tmp_path / "shards"
+    path.write_text("source,target,r1,r2\n0,1,1,10\n1,2,1,10\n2,0,1,10\n2,3,1,10\n")
+    distributed.shard(distributed.edge_file(path, resistance="r1"), out, 1)
+    distributed.shard(distributed.edge_file(path, resistance="3"), out, 1)  # the same column
+    others: list[dict[str, Any]] = [{"resistance": "r2"}, {"resistance": "r1", "source": "r2", "target": "source"}]
+    for other in others:
+        with pytest.raises(ValueError, match="same edges and options, it is of others"):
+            distributed.shard(distributed.edge_file(path, **other), out, 1)
+    moved = tmp_path / "moved" / "two.csv"
+    moved.parent.mkdir()
+    path.rename(moved)
+    with pytest.raises(ValueError, match="same edges and options, it is of others"):
+        distributed.shard(distributed.edge_file(moved, resistance="r1"), out, 1)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_given_by_number_is_that_column_also_if_names_repeat(tmp_path, suffix):
+    pyarrow, path = pytest.importorskip("pyarrow"), tmp_path / f"edges{suffix}"
+    names, columns = ["source", "target", "w", "w"], [[0, 1], [1, 2], [1.0, 2.0], [4.0, 8.0]]
+    if suffix == ".csv":
+        rows = [",".join(map(str, row)) for row in zip(*columns, strict=True)]
+        path.write_text("\n".join([",".join(names), *rows]))
+    else:
+        table = pyarrow.Table.from_arrays([pyarrow.array(x) for x in columns], names=names)
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    for number, wanted in (("3", [1.0, 0.5]), ("4", [0.25, 0.125])):
+        (chunk,) = distributed.edge_file(path, resistance=number)
+        assert chunk.conductance is not None
+        assert chunk.conductance.tolist() == wanted
 
 
 def test_a_node_that_has_only_a_loop_counts_also_if_it_is_the_last(tmp_path):
