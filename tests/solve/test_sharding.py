@@ -167,8 +167,46 @@ def test_an_edge_in_both_directions_counts_twice_unless_it_is_symmetrised(tmp_pa
     assert [laplacian_of(tmp_path / x, 4)[0, 1] for x in "ab"] == [-2, -1]
     assert laplacian_of(tmp_path / "b", 4)[3, 2] == -1
     edges = distributed.edge_arrays(tail, head, conductance=[1.0, 2.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="expected equal conductances in both directions"):
+    wrong = "expected equal conductances in both directions, got 1 from node 0 to 1 and 2 from 1 to 0"
+    with pytest.raises(ValueError, match=wrong):
         distributed.shard(edges, tmp_path / "c", 2, symmetrize=True)
+
+
+def test_directions_that_differ_are_named_by_nodes_and_in_the_weights_of_the_file(tmp_path):
+    edges = distributed.edge_arrays([0, 1, 6, 5], [1, 0, 5, 6], resistance=[3.0, 3.0, 4.0, 7.0])
+    wrong = "equal resistances in both directions, got (7 from node 5 to 6 and 4 from 6 to 5|4 .* and 7 from 5 to 6)"
+    with pytest.raises(ValueError, match=wrong):
+        distributed.shard(edges, tmp_path / "c", 2, symmetrize=True)
+
+
+def test_a_refused_graph_leaves_no_folder_behind_and_can_be_sharded_once_it_is_mended(tmp_path):
+    tail, head, out = [0, 1, 2, 5, 6], [1, 2, 3, 6, 5], tmp_path / "new" / "shards"
+    for weights, merge in (([1.0, 1, 1, 1, 2], True), ([1.0, 1, 1, 1, -1], False)):
+        with pytest.raises(ValueError, match="expected"):
+            distributed.shard(distributed.edge_arrays(tail, head, resistance=weights), out, 2, symmetrize=merge)
+        assert not out.exists()
+        out.mkdir()
+        with pytest.raises(ValueError, match="expected"):
+            distributed.shard(distributed.edge_arrays(tail, head, resistance=weights), out, 2, symmetrize=merge)
+        assert not [*out.iterdir()]
+        out.rmdir()
+    assert distributed.shard(distributed.edge_arrays(tail, head), out, 2).nodes == 7
+
+
+def test_shards_are_not_written_into_a_file_or_a_folder_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "shards", Path("/proc/shards")):
+        with pytest.raises(ValueError, match="expected a folder to write into"):
+            distributed.shard(distributed.edge_arrays([0], [1]), out, 1)
+
+
+def test_metis_is_asked_for_at_most_as_many_parts_as_there_are_nodes(tmp_path, capfd):
+    pytest.importorskip("pymetis")
+    edges = distributed.edge_arrays([0, 2], [1, 3])
+    with pytest.raises(ValueError, match="expected at most as many parts as nodes for METIS, got 10 parts of 4 nodes"):
+        distributed.shard(edges, tmp_path / "metis", 10, partition="metis")
+    assert distributed.shard(edges, tmp_path / "auto", 10).partition != "metis"
+    assert "***" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("edges", [([0, -1], [1, 2]), ([0.5], [1.0]), ([2**50], [1])])
