@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ohmformer.graph.contents import Contents, read_contents
-from ohmformer.graph.edge_list import parse_edges, parse_pairs
+from ohmformer.graph.edge_list import Nodes, parse_edges, parse_pairs
 from ohmformer.graph.extras import check_modules, require
 from ohmformer.graph.graphml import parse_graphml
 from ohmformer.graph.labelled import NamedGraph
@@ -119,7 +119,7 @@ def parse_graph(
     raise ValueError(f"expected a file of type {known} or {POWER}, packed by gzip or not, got {name}")
 
 
-def read_pairs(path: Path, named: NamedGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
+def read_pairs(path: Path, named: Nodes, *, sep: str | None = None) -> list[tuple[str, str]]:
     """Read pairs of node names from two columns of a .csv, .tsv, .txt or .edges file."""
     return parse_pairs(*_node_lines(path, "pairs", sep), named)
 
