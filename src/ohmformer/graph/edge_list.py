@@ -209,7 +209,7 @@ def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> 
     if "" in ends or (not looks and any(is_number(end) for end in ends)):
         return False
     again = any(row.cells[i] in ends for row in below for i in nodes if i < len(row.cells))
-    if looks == again and len(ends) == 2:
+    if looks == again and nodes[0] != nodes[1] and max(nodes) < len(first):
         raise ValueError(
             f"expected --header or --no-header, line {rows[0].line} of {name} ({', '.join(first)}) may name columns or "
             "be an edge"
