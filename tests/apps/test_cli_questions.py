@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import networkx as nx
@@ -278,3 +279,22 @@ def test_out_that_cannot_be_written_is_refused_before_the_file_is_read():
     refused = run("no such file.csv", "--out", "/proc/x.csv")
     assert refused.exit_code == 2
     assert "expected a folder to write x.csv into, /proc is none that can be written to" in refused.stderr
+
+
+@pytest.mark.parametrize("flag", ["--resistance", "--conductance"])
+@pytest.mark.parametrize(
+    "rows", ["0,1,1e-308", "0,1,1e-308\n1,2,1\n2,0,1", "0,1,1e-308\n1,2,1e-308\n2,3,1e-308\n3,0,1e-308"]
+)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (), ("--method", "squaring"), ("--task", "kirchhoff"), ("--task", "closeness"), ("--task", "eigenvectors"),
+        ("--task", "heat", "--from", "0"), ("--task", "flow", "--from", "0", "--to", "1"),
+    ],
+)  # fmt: skip
+def test_weights_at_the_end_of_float64_are_answered_or_refused_without_a_warning(tmp_path, flag, rows, asked):
+    (tmp_path / "tiny.csv").write_text(f"source,target,w\n{rows}\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        outcome = run(tmp_path / "tiny.csv", flag, "w", *asked)
+    assert outcome.exit_code in (0, 2), outcome.exception
