@@ -154,3 +154,5 @@ def test_an_index_that_needs_more_random_signs_than_nodes_is_exact(nodes):
     answer = ohm.kirchhoff_index([(i, (i + 1) % nodes) for i in range(nodes)], eps=1e-9)
     assert float(answer.value) == pytest.approx(nodes * (nodes**2 - 1) / 12, rel=1e-9)
     assert "exact" in answer.note
+    assert answer.error is not None
+    assert answer.error < 1e-9

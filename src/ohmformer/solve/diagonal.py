@@ -138,7 +138,9 @@ def kirchhoff_index(
         stopped = stopped or bool(progress and progress(len(drawn), found.residual))
         too_many = relative > eps and len(drawn) * (relative / eps) ** 2 > graph.num_nodes
         if too_many and not stopped and (graph.width <= DENSE or is_selected(graph, None, request)):
-            answer = kirchhoff_index(without_gradient(graph), tol=tol, method=method, progress=progress)
+            answer = kirchhoff_index(
+                without_gradient(graph), tol=min(tol, max(eps / 10, 1e-12)), method=method, progress=progress
+            )
             return replace(
                 answer, note="; ".join(x for x in (answer.note, "exact, random signs would be more than nodes") if x)
             )
