@@ -62,6 +62,8 @@ def decompose(
         null = null / ((null > 0) * null.diagonal(dim1=1, dim2=2)[:, None]).sum(2, keepdim=True)
     largest = matrix.diagonal(dim1=1, dim2=2).amax(dim=1)
     gamma = torch.where(largest > 0, 4 * largest, 1.0)[:, None]
+    if not bool(gamma.isfinite().all()):
+        raise ValueError(f"expected conductances that add up to less than 4e307 at a node, got {float(largest.max()):.3g}")
     values, vectors = torch.linalg.eigh(matrix + gamma[:, :, None] * null)
     nonzero = torch.arange(host.width) < host.ranks[:, None]
     if bool((nonzero & (values < 1e-7 * gamma)).any()):

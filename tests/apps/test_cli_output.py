@@ -12,12 +12,13 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from ohmformer.apps.command_line import errors, questions
+from ohmformer.apps.command_line import answers, errors
 from ohmformer.apps.command_line.errors import CODES, in_flags
 from ohmformer.apps.command_line.printing import as_json, digits
 from ohmformer.apps.command_line.progress import progress, show_progress, time_left
@@ -117,13 +118,13 @@ def test_pairs_can_come_from_standard_input(triangle):
 
 
 def test_a_stopped_solve_prints_the_best_so_far_and_says_so_by_its_exit_code(triangle, monkeypatch):
-    whole = questions.ASK[Task.resistance]
+    whole = answers.ASK[Task.resistance]
 
     def stopped(named, ask):
         solved = whole(named, ask)
         return replace(solved, answer=replace(solved.answer, stopped=True, error=0.2))
 
-    monkeypatch.setitem(questions.ASK, Task.resistance, stopped)
+    monkeypatch.setitem(answers.ASK, Task.resistance, stopped)
     outcome = run("solve", triangle, "--resistance", "ohm")
     assert outcome.exit_code == 3
     assert column(outcome.stdout, "effective_resistance") == ["0.83", "1.3", "1.5"]
@@ -192,3 +193,32 @@ def test_time_left_is_what_is_left_of_the_prediction():
     assert time_left(10.0, 11.0) is None
     assert time_left(None, 1.0) is None
     assert time_left(float("inf"), 1.0) is None
+
+
+@pytest.mark.parametrize("place", ["file", "/proc/out"])
+@pytest.mark.parametrize(
+    "command",
+    [("learn", "--steps", "1"), ("demo",), ("report",), ("reproduce", "fig1"), ("reproduce", "csl"), ("verify",)],
+)
+def test_an_out_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch, command, place):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    out = Path(place) / "page.html" if command[0] in ("report", "verify") else place
+    refused = run(*command, "--out", out)
+    assert refused.exit_code == 2, refused.error
+    assert "expected a folder to write" in refused.stderr
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
+def test_training_takes_steps_or_a_budget():
+    refused = run("learn", "--steps", "1", "--budget", "5s")
+    assert refused.exit_code == 2
+    assert refused.stderr == "error: expected either --steps or --budget, got both\n"
+
+
+@pytest.mark.parametrize("function", ["json:dumps", "json:__name__", "platform:node"])
+def test_dream_wants_a_function_that_returns_a_model_and_graphs(function):
+    refused = run("dream", function)
+    assert refused.exit_code == 2, refused.error
+    assert "without arguments that returns a model and a list of graphs" in refused.stderr

@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import networkx as nx
@@ -227,3 +228,73 @@ def test_the_package_runs_as_a_module(tmp_path):
     assert done.stdout.splitlines()[0] == "u,v,effective_resistance"
     usage = subprocess.run([*command[:3], "--help"], capture_output=True, text=True, check=True).stdout
     assert "Usage: ohmformer " in usage
+
+
+def test_demands_are_refused_for_a_graph_in_a_file(town):
+    refused = run(town, "--resistance", "ohm", "--demands", "d.npy", "--task", "potentials", "--from", "a", "--to", "b")
+    assert refused.exit_code == 2
+    assert "expected --demands for a folder of shards only" in refused.stderr
+
+
+@pytest.mark.parametrize(("flag", "task"), [("--tol-of", "resistance"), ("--laplacian", "heat")])
+def test_choices_are_listed_as_flags_are_written(town, flag, task):
+    from ohmformer.apps.command_line.questions import CHOICES
+    from ohmformer.solve.answer import LAPLACIANS
+
+    assert CHOICES["--laplacian"] == LAPLACIANS
+    refused = run(town, "--resistance", "ohm", "--task", task, flag, "foo", *(("--from", "a") if task == "heat" else ()))
+    assert refused.exit_code == 2
+    assert f"expected {flag} {' or '.join(CHOICES[flag])}, got 'foo'" in refused.stderr
+
+
+def test_standard_input_is_one_file_only():
+    refused = run("-", "--pairs", "-")
+    assert refused.exit_code == 2
+    assert "expected standard input (-) for one file" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("inputs", "flags"),
+    [
+        (["town.csv"], []),
+        (["pairs.csv"], ["--pairs", "pairs.csv"]),
+        (["fixed.csv"], ["--task", "harmonic", "--fixed", "fixed.csv"]),
+        (["keep.csv"], ["--task", "reduce", "--keep", "keep.csv"]),
+        (["x.csv", "x.nodes.csv"], ["--task", "currents", "--pairs", "x.nodes.csv"]),
+    ],
+)
+def test_out_does_not_overwrite_a_file_that_is_read(town, tmp_path, monkeypatch, inputs, flags):
+    monkeypatch.chdir(tmp_path)
+    texts = {"pairs.csv": "a,b\n", "x.nodes.csv": "a,b\n", "fixed.csv": "a,1\n", "keep.csv": "a\nb\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    refused = run("town.csv", "--resistance", "ohm", *flags, "--out", tmp_path / inputs[0])
+    assert refused.exit_code == 2
+    assert f"{inputs[-1]} is one of them" in refused.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_out_that_cannot_be_written_is_refused_before_the_file_is_read():
+    refused = run("no such file.csv", "--out", "/proc/x.csv")
+    assert refused.exit_code == 2
+    assert "expected a folder to write x.csv into, /proc is none that can be written to" in refused.stderr
+
+
+@pytest.mark.parametrize("flag", ["--resistance", "--conductance"])
+@pytest.mark.parametrize(
+    "rows", ["0,1,1e-308", "0,1,1e-308\n1,2,1\n2,0,1", "0,1,1e-308\n1,2,1e-308\n2,3,1e-308\n3,0,1e-308"]
+)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (), ("--method", "squaring"), ("--task", "kirchhoff"), ("--task", "closeness"), ("--task", "eigenvectors"),
+        ("--task", "heat", "--from", "0"), ("--task", "flow", "--from", "0", "--to", "1"),
+    ],
+)  # fmt: skip
+def test_weights_at_the_end_of_float64_are_answered_or_refused_without_a_warning(tmp_path, flag, rows, asked):
+    (tmp_path / "tiny.csv").write_text(f"source,target,w\n{rows}\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        outcome = run(tmp_path / "tiny.csv", flag, "w", *asked)
+    assert outcome.exit_code in (0, 2), outcome.exception

@@ -289,3 +289,43 @@ def test_a_table_that_cannot_be_written_is_refused_before(tmp_path):
         (tmp_path / "x.csv").touch()
         with pytest.raises(ValueError, match=message):
             write_table(path, {"a": [1]})
+
+
+@pytest.mark.parametrize("content", ["node,node\na,b\nb,c\n", "node,node,w\na,b,1\nb,c,1\n"])
+def test_a_first_line_of_one_word_twice_that_is_no_node_below_may_be_a_header(tmp_path, content):
+    if content.startswith("node,node\n"):
+        with pytest.raises(ValueError, match=r"expected --header or --no-header, line 1 of g\.csv \(node, node\)"):
+            read(tmp_path, content)
+    assert set(read(tmp_path, content, header=True, unit=True, source="1", target="2").labels) == set("abc")
+    assert read(tmp_path, "a,a\na,b\n").labels == ["a", "b"]  # a loop
+
+
+def test_a_matrix_of_more_nodes_than_fit_is_refused_with_the_line_of_its_size(tmp_path):
+    lines = "%%MatrixMarket matrix coordinate real symmetric\n% a remark\n3000000000 3000000000 1\n2 1 1.0\n"
+    with pytest.raises(ValueError, match=r"expected at most \d+ nodes, line 3 of g\.mtx has 3000000000 rows"):
+        read(tmp_path, lines, "g.mtx")
+    dense = "%%MatrixMarket matrix array real general\n3000000000 3000000000\n1.0\n"
+    with pytest.raises(ValueError, match=r"expected at most \d+ nodes, line 2 of g\.mtx has 3000000000 rows"):
+        read(tmp_path, dense, "g.mtx")
+    sp.save_npz(tmp_path / "wide.npz", sp.coo_matrix(([1.0], ([0], [1])), shape=(3 * 10**9, 3 * 10**9)))
+    with pytest.raises(ValueError, match=r"expected at most \d+ nodes, wide\.npz has 3000000000 rows"):
+        read_graph(tmp_path / "wide.npz")
+
+
+def test_an_archive_of_arrays_is_refused_with_what_was_expected_and_what_takes_it(tmp_path):
+    np.savez(tmp_path / "arrays.npz", edge_index=np.array([[0, 1], [1, 2]]))
+    wanted = r"expected a sparse matrix as scipy\.sparse\.save_npz writes it in arrays\.npz, .* `ohmformer shard`"
+    with pytest.raises(ValueError, match=wanted):
+        read_graph(tmp_path / "arrays.npz")
+
+
+UNDECLARED = """<graphml><graph edgedefault="undirected"><node id="a"/><node id="b"/>
+<edge source="a" target="b"><data key="d0">2.0</data></edge></graph></graphml>"""
+
+
+def test_data_of_graphml_without_a_declared_key_go_by_their_id(tmp_path):
+    assert edges_of(read(tmp_path, UNDECLARED, "g.graphml", resistance="d0")) == [("a", "b", 2.0)]
+    named = read(tmp_path, UNDECLARED, "g.graphml")
+    assert named.graph.resistance.tolist() == [1.0]
+    assert "attributes of edges (d0) of g.graphml are not read" in named.notes[0]
+    assert not read(tmp_path, UNDECLARED, "g.graphml", unit=True).notes

@@ -147,3 +147,12 @@ def test_bad_eps_is_refused():
     for question in (ohm.pinv_diagonal, ohm.current_flow_closeness, ohm.spanning_tree_marginals, ohm.kirchhoff_index):
         with pytest.raises(ValueError, match=r"expected eps in \(0, 1\), got 0.0"):
             question([(0, 1), (1, 2)], eps=0.0)
+
+
+@pytest.mark.parametrize("nodes", [3, 30])
+def test_an_index_that_needs_more_random_signs_than_nodes_is_exact(nodes):
+    answer = ohm.kirchhoff_index([(i, (i + 1) % nodes) for i in range(nodes)], eps=1e-9)
+    assert float(answer.value) == pytest.approx(nodes * (nodes**2 - 1) / 12, rel=1e-9)
+    assert "exact" in answer.note
+    assert answer.error is not None
+    assert answer.error < 1e-9

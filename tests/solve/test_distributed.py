@@ -338,8 +338,8 @@ def test_the_commands_shard_a_file_and_answer_from_the_shards(tmp_path):
     for wrong, sentence in {
         ("--task", "flow", "--from", "0", "--to", "1"): "expected a task among resistance, potentials",
         ("--task", "potentials", "--from", "0", "--out", answer): "expected --from NODE and --to NODE",
-        ("--pair", "0", "x"): "expected two whole numbers",
-        ("--pair", "0", "300"): "expected nodes from 0 to 299, got 300",
+        ("--pair", "0", "x"): "expected a node from 0 to 299, got 'x'",
+        ("--pair", "0", "300"): "expected a node from 0 to 299, got '300'",
         ("--task", "eigenvectors"): "expected --out FOLDER",
     }.items():
         refused = said.invoke(app, ["solve", shards, *wrong])

@@ -3,6 +3,7 @@
 import gzip
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,8 +167,46 @@ def test_an_edge_in_both_directions_counts_twice_unless_it_is_symmetrised(tmp_pa
     assert [laplacian_of(tmp_path / x, 4)[0, 1] for x in "ab"] == [-2, -1]
     assert laplacian_of(tmp_path / "b", 4)[3, 2] == -1
     edges = distributed.edge_arrays(tail, head, conductance=[1.0, 2.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="expected equal conductances in both directions"):
+    wrong = "expected equal conductances in both directions, got 1 from node 0 to 1 and 2 from 1 to 0"
+    with pytest.raises(ValueError, match=wrong):
         distributed.shard(edges, tmp_path / "c", 2, symmetrize=True)
+
+
+def test_directions_that_differ_are_named_by_nodes_and_in_the_weights_of_the_file(tmp_path):
+    edges = distributed.edge_arrays([0, 1, 6, 5], [1, 0, 5, 6], resistance=[3.0, 3.0, 4.0, 7.0])
+    wrong = "equal resistances in both directions, got (7 from node 5 to 6 and 4 from 6 to 5|4 .* and 7 from 5 to 6)"
+    with pytest.raises(ValueError, match=wrong):
+        distributed.shard(edges, tmp_path / "c", 2, symmetrize=True)
+
+
+def test_a_refused_graph_leaves_no_folder_behind_and_can_be_sharded_once_it_is_mended(tmp_path):
+    tail, head, out = [0, 1, 2, 5, 6], [1, 2, 3, 6, 5], tmp_path / "new" / "shards"
+    for weights, merge in (([1.0, 1, 1, 1, 2], True), ([1.0, 1, 1, 1, -1], False)):
+        with pytest.raises(ValueError, match="expected"):
+            distributed.shard(distributed.edge_arrays(tail, head, resistance=weights), out, 2, symmetrize=merge)
+        assert not out.exists()
+        out.mkdir()
+        with pytest.raises(ValueError, match="expected"):
+            distributed.shard(distributed.edge_arrays(tail, head, resistance=weights), out, 2, symmetrize=merge)
+        assert not [*out.iterdir()]
+        out.rmdir()
+    assert distributed.shard(distributed.edge_arrays(tail, head), out, 2).nodes == 7
+
+
+def test_shards_are_not_written_into_a_file_or_a_folder_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "shards", Path("/proc/shards")):
+        with pytest.raises(ValueError, match="expected a folder to write into"):
+            distributed.shard(distributed.edge_arrays([0], [1]), out, 1)
+
+
+def test_metis_is_asked_for_at_most_as_many_parts_as_there_are_nodes(tmp_path, capfd):
+    pytest.importorskip("pymetis")
+    edges = distributed.edge_arrays([0, 2], [1, 3])
+    with pytest.raises(ValueError, match="expected at most as many parts as nodes for METIS, got 10 parts of 4 nodes"):
+        distributed.shard(edges, tmp_path / "metis", 10, partition="metis")
+    assert distributed.shard(edges, tmp_path / "auto", 10).partition != "metis"
+    assert "***" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("edges", [([0, -1], [1, 2]), ([0.5], [1.0]), ([2**50], [1])])
@@ -202,6 +241,39 @@ def test_other_edges_of_the_same_number_are_not_taken_for_those_in_the_folder(tm
     path.write_text("source,target\n0,1\n0,2\n")
     with pytest.raises(ValueError, match="same edges and options, it is of others"):
         distributed.shard(distributed.edge_file(path), tmp_path / "file", 1)
+
+
+def test_shards_of_another_column_or_another_file_of_the_same_name_are_not_taken_for_the_ones_asked_for(tmp_path):
+    pytest.importorskip("pyarrow")
+    path, out = tmp_path / "two.csv", tmp_path / "shards"
+    path.write_text("source,target,r1,r2\n0,1,1,10\n1,2,1,10\n2,0,1,10\n2,3,1,10\n")
+    distributed.shard(distributed.edge_file(path, resistance="r1"), out, 1)
+    distributed.shard(distributed.edge_file(path, resistance="3"), out, 1)  # the same column
+    others: list[dict[str, Any]] = [{"resistance": "r2"}, {"resistance": "r1", "source": "r2", "target": "source"}]
+    for other in others:
+        with pytest.raises(ValueError, match="same edges and options, it is of others"):
+            distributed.shard(distributed.edge_file(path, **other), out, 1)
+    moved = tmp_path / "moved" / "two.csv"
+    moved.parent.mkdir()
+    path.rename(moved)
+    with pytest.raises(ValueError, match="same edges and options, it is of others"):
+        distributed.shard(distributed.edge_file(moved, resistance="r1"), out, 1)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_given_by_number_is_that_column_also_if_names_repeat(tmp_path, suffix):
+    pyarrow, path = pytest.importorskip("pyarrow"), tmp_path / f"edges{suffix}"
+    names, columns = ["source", "target", "w", "w"], [[0, 1], [1, 2], [1.0, 2.0], [4.0, 8.0]]
+    if suffix == ".csv":
+        rows = [",".join(map(str, row)) for row in zip(*columns, strict=True)]
+        path.write_text("\n".join([",".join(names), *rows]))
+    else:
+        table = pyarrow.Table.from_arrays([pyarrow.array(x) for x in columns], names=names)
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    for number, wanted in (("3", [1.0, 0.5]), ("4", [0.25, 0.125])):
+        (chunk,) = distributed.edge_file(path, resistance=number)
+        assert chunk.conductance is not None
+        assert chunk.conductance.tolist() == wanted
 
 
 def test_a_node_that_has_only_a_loop_counts_also_if_it_is_the_last(tmp_path):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -109,10 +109,23 @@ def parse_edges(
     return NamedGraph(graph, list(number), notes)
 
 
-def parse_pairs(lines: Iterable[str], name: str, delimiter: str | None, named: NamedGraph) -> list[tuple[str, str]]:
+class Nodes(Protocol):
+    """Nodes with names, of a graph that need not be in memory."""
+
+    @property
+    def labels(self) -> Container[str]:
+        """The names."""
+        ...
+
+    def number(self, label: str, /) -> int:
+        """Return the number of the node with this name, or raise a ValueError."""
+        ...
+
+
+def parse_pairs(lines: Iterable[str], name: str, delimiter: str | None, named: Nodes) -> list[tuple[str, str]]:
     """Read pairs of node names, one per line; a first line of usual words (source, target) that are no nodes is a header."""
     rows = read_rows(lines, name, delimiter)
-    if rows and _node_columns(rows[0].cells) and not set(rows[0].cells) & set(named.labels):
+    if rows and _node_columns(rows[0].cells) and not any(cell in named.labels for cell in rows[0].cells):
         rows = rows[1:]
     for row in rows:
         if len(row.cells) != 2:
@@ -196,7 +209,7 @@ def _is_header(rows: Sequence[Row], name: str, u: int | None, v: int | None) -> 
     if "" in ends or (not looks and any(is_number(end) for end in ends)):
         return False
     again = any(row.cells[i] in ends for row in below for i in nodes if i < len(row.cells))
-    if looks == again and len(ends) == 2:
+    if looks == again and nodes[0] != nodes[1] and max(nodes) < len(first):
         raise ValueError(
             f"expected --header or --no-header, line {rows[0].line} of {name} ({', '.join(first)}) may name columns or "
             "be an edge"

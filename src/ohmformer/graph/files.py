@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ohmformer.graph.contents import Contents, read_contents
-from ohmformer.graph.edge_list import parse_edges, parse_pairs
+from ohmformer.graph.edge_list import Nodes, parse_edges, parse_pairs
 from ohmformer.graph.extras import check_modules, require
 from ohmformer.graph.graphml import parse_graphml
 from ohmformer.graph.labelled import NamedGraph
@@ -119,7 +119,7 @@ def parse_graph(
     raise ValueError(f"expected a file of type {known} or {POWER}, packed by gzip or not, got {name}")
 
 
-def read_pairs(path: Path, named: NamedGraph, *, sep: str | None = None) -> list[tuple[str, str]]:
+def read_pairs(path: Path, named: Nodes, *, sep: str | None = None) -> list[tuple[str, str]]:
     """Read pairs of node names from two columns of a .csv, .tsv, .txt or .edges file."""
     return parse_pairs(*_node_lines(path, "pairs", sep), named)
 
@@ -167,9 +167,18 @@ def check_writable(path: Path) -> None:
     """Raise a ValueError if no file can be written under this name: it is a folder, or its folder is not writable."""
     if path.is_dir():
         raise ValueError(f"expected a file to write, {path} is a folder")
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise ValueError(f"expected a folder to write {path.name} into, {above} is none that can be written to")
+    check_folder(path.parent, f"{path.name} ")
+
+
+def check_folder(path: Path, what: str = "") -> None:
+    """Raise a ValueError if nothing can be written into this folder, which need not exist yet."""
+    whole = path.absolute()
+    above = next(place for place in (whole, *whole.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=above):  # permissions alone do not say: root may write into /proc by them
+            pass
+    except OSError:
+        raise ValueError(f"expected a folder to write {what}into, {above} is none that can be written to") from None
 
 
 def write_table(path: Path, table: Mapping[str, Sequence | np.ndarray]) -> Path:

@@ -303,6 +303,7 @@ class Graph(Layout):
         both = np.concatenate([tail, head])
         return np.bincount(both, np.concatenate([1 / r, 1 / r]), self.num_nodes).astype(np.float64)
 
+    @np.errstate(over="ignore")
     def spectral_bounds(self) -> Spectrum:
         """Compute a cheap interval that provably contains every nonzero eigenvalue of every graph.
 
@@ -329,6 +330,7 @@ class Graph(Layout):
         """
         return recall(self, "scaled bounds", self._bound_scaled_spectra).copy()
 
+    @np.errstate(over="ignore")
     def _bound_scaled_spectra(self) -> Float[np.ndarray, " graphs"]:
         volume = np.bincount(self.components.cpu().numpy(), self.degrees(), self.num_components)
         lowest = np.full(self.num_graphs, 2.0)

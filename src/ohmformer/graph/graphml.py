@@ -38,6 +38,8 @@ class _Reader:
         self.nodes: dict[str, int] = {}
         self.edges: list[Edge] = []
         self.titles: dict[str, str] = {}
+        """Names of the data of edges by key."""
+        self.declared: set[str] = set()
         self.defaults: dict[str, str] = {}
         self.directed: bool | None = None
         self._inside: Edge | None = None
@@ -71,6 +73,7 @@ class _Reader:
         match element.rpartition(":")[2]:
             case "key":
                 self._key = self._attribute(given, "id", "key")
+                self.declared.add(self._key)
                 if given.get("for", "edge") in ("edge", "all"):
                     self.titles[self._key] = given.get("attr.name", self._key)
             case "graph":
@@ -89,6 +92,8 @@ class _Reader:
                 self.edges.append(self._inside)
             case "data":
                 self._key = self._attribute(given, "key", "data")
+                if self._inside is not None and self._key not in self.declared:
+                    self.titles[self._key] = self._key
             case "hyperedge":
                 raise ValueError(f"expected edges between two nodes in {self.name}, got a <hyperedge> in line {self.line}")
 

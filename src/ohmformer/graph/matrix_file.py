@@ -17,6 +17,8 @@ from ohmformer.graph.labelled import NamedGraph
 
 ENTRIES = "entries"
 """The value of ``--resistance`` and ``--conductance`` that selects a matrix's values."""
+MOST_NODES = 2**28
+"""More than any graph that has been collected; numbers for every node then take gigabytes."""
 BOM = b"\xef\xbb\xbf"
 
 
@@ -77,12 +79,19 @@ def _entries(contents: Contents) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
     import scipy.io
 
     name, data = contents.name, contents.data.removeprefix(BOM)
+    if contents.kind == ".mtx":
+        _check_size(data, name)
     try:
         file = io.BytesIO(data)
         matrix = scipy.io.mmread(file) if contents.kind == ".mtx" else load_npz(file)
     except (ValueError, OSError, KeyError, TypeError, EOFError, OverflowError, zipfile.BadZipFile) as error:
+        if contents.kind == ".npz":
+            raise ValueError(
+                f"expected a sparse matrix as scipy.sparse.save_npz writes it in {name}, it holds none; edges as arrays are "
+                "for `ohmformer shard`"
+            ) from error
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        last = "" if contents.kind != ".mtx" or "Line" in said else f" (up to its last line, line {len(data.splitlines())})"
+        last = "" if "Line" in said else f" (up to its last line, line {len(data.splitlines())})"
         raise ValueError(f"expected a sparse matrix in {name}{last}: {said}") from error
     if contents.kind == ".mtx" and (line := _long_line(data)):
         raise ValueError(f"expected a row, a column and at most one value in line {line} of {name}, got more")
@@ -90,9 +99,20 @@ def _entries(contents: Contents) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
     if found.ndim != 2 or found.shape[0] != found.shape[1]:
         where = f"line {_size_line(data)} of {name}" if contents.kind == ".mtx" else name
         raise ValueError(f"expected a square matrix in {where}, got shape {' x '.join(map(str, found.shape))}")
+    if found.shape[0] > MOST_NODES:
+        raise ValueError(f"expected at most {MOST_NODES} nodes, {name} has {found.shape[0]} rows")
     if np.iscomplexobj(found.data):
         raise ValueError(f"expected real entries in {name} (line 1 of a Matrix Market file says), got complex ones")
     return found.row.astype(np.int64), found.col.astype(np.int64), found.data.astype(np.float64), found.shape[0]
+
+
+def _check_size(data: bytes, name: str) -> None:
+    """Raise a ValueError if the size of a Matrix Market file is too large, before memory is taken for it."""
+    content = ((i, line) for i, line in enumerate(io.BytesIO(data), 1) if line.strip() and not line.startswith(b"%"))
+    line, cells = next(content, (0, b""))
+    rows = re.match(rb"\s*(\d+)\s", cells)
+    if rows and int(rows[1]) > MOST_NODES:
+        raise ValueError(f"expected at most {MOST_NODES} nodes, line {line} of {name} has {int(rows[1])} rows")
 
 
 def _summed(row: np.ndarray, column: np.ndarray, value: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

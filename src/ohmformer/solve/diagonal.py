@@ -95,7 +95,8 @@ def kirchhoff_index(
 
     For large graphs it is exact by selected inversion if the factor of the Laplacian is small enough. With ``eps``, or
     within 1 % for graphs too large for all pairs, ``tr L^+`` is estimated by Hutchinson's ``z^T L^+ z`` with random signs z
-    until ``error``, Student's quantile of 0.99 for its mean, is below ``eps``; there is no gradient. ``progress`` is called
+    until ``error``, Student's quantile of 0.99 for its mean, is below ``eps``; there is no gradient. If it needs more signs
+    than there are nodes, graphs that are small enough for all pairs are answered exactly. ``progress`` is called
     with (layers, residual), or with ``eps`` (signs, residual).
     """
     check_tolerance(tol, method, METHODS)
@@ -135,6 +136,14 @@ def kirchhoff_index(
         mean, spread = drawn.mean(dim=0), drawn.std(dim=0)
         relative = float(torch.where(mean > 0, times * spread / mean, 0.0).max()) if len(mean) else 0.0
         stopped = stopped or bool(progress and progress(len(drawn), found.residual))
+        too_many = relative > eps and len(drawn) * (relative / eps) ** 2 > graph.num_nodes
+        if too_many and not stopped and (graph.width <= DENSE or is_selected(graph, None, request)):
+            answer = kirchhoff_index(
+                without_gradient(graph), tol=min(tol, max(eps / 10, 1e-12)), method=method, progress=progress
+            )
+            return replace(
+                answer, note="; ".join(x for x in (answer.note, "exact, random signs would be more than nodes") if x)
+            )
     drawn = torch.cat([form.value for form in forms])
     answer = join(forms, drawn)
     value = torch.where(whole, drawn.mean(dim=0) * graph.graph_sizes, torch.inf)

@@ -86,6 +86,7 @@ def _differentiable(graph: Graph, tol: float, ask: Ask, move: Move) -> Answer:
     return replace(certificate[0], value=value)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def pinv_diagonal(graph: Graph) -> Float[Tensor, " nodes"] | None:
     """Compute the diagonal of ``L^+`` of a graph or batch in float64, without gradient; None if the factor is too large."""
     factor = prepared(graph)

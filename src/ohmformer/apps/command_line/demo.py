@@ -7,18 +7,27 @@ from typing import Annotated
 
 import typer
 
+from ohmformer.apps.command_line.errors import one_sentence
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("runs/demo"),
 ) -> None:
     """Solve a small circuit with a Transformer and draw it."""
+    with one_sentence(OSError):
+        _demo(out)
+
+
+def _demo(out: Path) -> None:
     from rich.console import Console
 
     from ohmformer import exact
     from ohmformer.constructions import Chebyshev, ChebyshevCubing, GradientDescent
     from ohmformer.graph import circuit
     from ohmformer.graph.draw import draw_circuit, save, wheatstone
+    from ohmformer.graph.files import check_folder
 
+    check_folder(out)
     console = Console()
     graph, injected, positions = wheatstone()
     spectrum = exact.spectrum(graph)

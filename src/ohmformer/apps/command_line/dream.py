@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -62,16 +63,31 @@ def _own_model(what: str, layers: list[str] | None, seeds: int, kept: Path, out:
     module, _, name = what.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        made: Any = getattr(importlib.import_module(module), name)()
+        function: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"expected MODULE:FUNCTION that can be imported from here, got {what!r} ({error})") from error
     finally:
         sys.path.pop(0)
+    wanted = f"expected {what} to be a function without arguments that returns a model and a list of graphs"
+    if not _needs_nothing(function):
+        raise ValueError(f"{wanted}, it cannot be called without arguments")
+    made = function()
     if not isinstance(made, tuple) or len(made) != 2:
-        raise ValueError(f"expected {what} to return a model and a list of graphs, got {type(made).__name__}")
+        raise ValueError(f"{wanted}, it returns {type(made).__name__}")
     with progress("probing") as show:
         found = probe(*made, layers=layers, seeds=seeds, folder=kept / what.replace(":", "-"), progress=show)
     return found.save(out)
+
+
+def _needs_nothing(function: Any) -> bool:
+    """Tell whether this is a function that can be called without arguments."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _folder_of_runs(runs: Path, molecules: int, seeds: int, smiles: Path | None, kept: Path, out: Path) -> list[Path]:

@@ -19,8 +19,10 @@ CODES = {
     1: "`ohmformer verify` found a bound that does not hold, or the program failed",
     2: "a file, an option or a package is not as expected; standard error says what in one line (after the usage, if an "
     "option is unknown or has none of its choices), and nothing is written",
-    3: "`ohmformer solve` was stopped by Ctrl-C; the best answer so far is printed, with its certificate",
-    130: "another command was stopped by Ctrl-C; commands that can resume continue when the same command is given again",
+    3: "`ohmformer solve` was stopped by Ctrl-C when solving had begun; the best answer so far is printed, with its "
+    "certificate",
+    130: "another command, or `ohmformer solve` before solving had begun, was stopped by Ctrl-C; commands that can resume "
+    "continue when the same command is given again",
 }
 """Exit codes of all commands."""
 FLAGS: ContextVar[tuple[str, ...]] = ContextVar("flags", default=())

@@ -20,7 +20,7 @@ def explore(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8050,
 ) -> None:
     """Open a page to draw a graph and watch a Transformer solve it, layer by layer."""
-    with one_sentence():
+    with one_sentence(OSError):
         import torch
 
         from ohmformer.apps.explorer.server import listen

@@ -43,19 +43,22 @@ def learn(
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the result, as JSON.")] = False,
 ) -> None:
     """Train one setting and report both log losses on 4,000 new random graphs."""
-    with one_sentence():
+    with one_sentence(OSError):
+        if steps is not None and budget is not None:
+            raise ValueError("expected either --steps or --budget, got both")
         import torch
         from rich.console import Console
 
         from ohmformer.experiments.learn.setting import Setting, seconds
         from ohmformer.experiments.learn.train import train
-        from ohmformer.graph.files import write_text
+        from ohmformer.graph.files import check_folder, write_text
 
         torch.set_num_threads(1)  # the matrices have about a dozen rows: threads would only wait for each other
         setting = Setting(task, graphs, model, layers, init, loss, seeds, first_seed, nodes, spread, batch, normalize)
         if steps is None and budget is None:
             budget = "40s"
         folder = out if out is not None else RUNS / setting.name
+        check_folder(folder)
         console = Console(stderr=True, quiet=as_json)
         console.print(f"{setting.name}: {seeds} seeds from {first_seed} on, checkpoint in {folder}")
         with progress("training", quiet=as_json) as show:
@@ -90,7 +93,8 @@ def reproduce(
     if tables:
         from ohmformer.apps.command_line.molecules import benchmark, table2
 
-        with one_sentence():
+        with one_sentence(OSError):
+            _check_folders(runs, out)
             for name in tables:
                 where = {"runs": runs / name, "out": out, "workers": workers, "smiles": smiles}
                 if name == "table2":
@@ -100,7 +104,8 @@ def reproduce(
         figures = [name for name in figures or [] if name not in tables]
         if not figures:
             return
-    with one_sentence():
+    with one_sentence(OSError):
+        _check_folders(runs, out)
         from rich.console import Console
 
         from ohmformer.experiments.learn import figures as drawing
@@ -131,6 +136,13 @@ def reproduce(
         for line in draw(results):
             console.print(line)
         console.print(f"`ohmformer report --results {out}` puts them on one page, beside the authors' numbers")
+
+
+def _check_folders(*folders: Path) -> None:
+    from ohmformer.graph.files import check_folder
+
+    for folder in folders:
+        check_folder(folder)
 
 
 def _describe(at: Progress) -> str:

@@ -87,6 +87,12 @@ UNUSED: dict[Task, tuple[str, ...]] = dict.fromkeys((Task.sparsify, Task.reduce)
 """Flags that all other tasks use."""
 
 
+CHOICES = {"--tol-of": ("residual", "error"), "--laplacian": ("combinatorial", "normalized")}
+"""The values of flags that have few."""
+BESIDE: dict[Task, tuple[str, ...]] = {Task.currents: ("nodes", "pairs"), Task.eigenvectors: ("eigenvalues",)}
+"""Names of the tables that ``--out`` writes beside the first."""
+
+
 @dataclass(frozen=True)
 class Question:
     """A task and all its options."""
@@ -113,7 +119,9 @@ class Question:
 
 
 def check_flags(task: Task, given: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a given flag that would have no effect or a number out of range."""
+    """Raise a ValueError for a given flag that would have no effect or a value that is none of its own."""
+    if given.get("--demands") is not None:
+        raise ValueError("expected --demands for a folder of shards only, got it for a graph in a file")
     for flag, value in given.items():
         if value not in (None, False) and flag not in USES[task] and any(flag in used for used in USES.values()):
             tasks = ", ".join(name for name, used in USES.items() if flag in used)
@@ -124,6 +132,9 @@ def check_flags(task: Task, given: Mapping[str, Any]) -> None:
         if given.get(flag) is not None and not low < given[flag] < high:
             bound = "> 0" if high > 1 else "in (0, 1)"
             raise ValueError(f"expected {flag} {bound}, got {given[flag]}")
+    for flag, choices in CHOICES.items():
+        if given.get(flag) not in (None, *choices):
+            raise ValueError(f"expected {flag} {' or '.join(choices)}, got {given[flag]!r}")
     if given.get("--k") is not None and given["--k"] < 1:
         raise ValueError(f"expected --k >= 1, got {given['--k']}")
     for flags in NEEDS.get(task, ()):

@@ -16,15 +16,16 @@ def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("runs/report.html"),
 ) -> None:
     """Write everything that was proved and measured to one self-contained HTML page."""
-    with one_sentence():
+    with one_sentence(OSError):
         if out.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"expected an output file of type .html, got {out.name}")
         from ohmformer import __version__
         from ohmformer.apps.report.page import page
         from ohmformer.apps.report.sections import sections
-        from ohmformer.graph.files import write_text
+        from ohmformer.graph.files import check_writable, write_text
         from ohmformer.native import machine
 
+        check_writable(out)
         for folder in (results, runs):
             if not folder.is_dir():
                 typer.echo(f"note: there is no folder {folder}", err=True)

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,6 +108,8 @@ def _check_flags(task: Task, given: Mapping[str, Any], out: Path | None) -> None
     if task not in USES:
         raise ValueError(f"expected a task among {', '.join(USES)} for shards, got {task}")
     for flag, value in given.items():
+        if flag == "--sep" and given["--pairs"] is not None:
+            continue
         if value not in (None, False) and flag not in (*USES[task], "--tol"):
             raise ValueError(f"expected no {flag} for --task {task} of shards, which uses {', '.join(USES[task])}")
     if out is None and not (task == Task.resistance and (given["--pair"] or given["--pairs"])):
@@ -134,50 +137,67 @@ def _ask(held: Shard, task: Task, given: Mapping[str, Any], out: Path | None) ->
         eps = 0.1 if given["--eps"] is None else given["--eps"]
         return distributed.edge_resistances(held, eps, seed=seed, tol=given["--tol"], out=out, tell=tell)
     if task == Task.resistance:
-        pairs = _pairs(given)
+        pairs = _pairs(given, held.manifest.nodes)
         found = distributed.resistances(held, pairs, tol=tol, out=out, tell=tell)
         if held.group.rank == 0:
             from ohmformer.apps.command_line.printing import print_table
 
             ends, ohms = np.array(pairs), found.value.cpu().numpy()
-            off = {} if found.error is None else {"resistance": min(found.error, 0.5) * ohms}
+            finite = np.where(np.isfinite(ohms), ohms, 0.0)
+            off = {} if found.error is None else {"resistance": min(found.error, 0.5) * finite}
             print_table({"u": ends[:, 0], "v": ends[:, 1], "resistance": ohms}, off)
         return found
     signals = torch.zeros(len(held.nodes), 1, dtype=torch.float64)
     for flag, amount in (("--from", 1.0), ("--to", -1.0)):
         if given[flag] is not None:
-            signals[held.places(torch.tensor([_node(given[flag], held)]))[0]] += amount
+            signals[held.places(torch.tensor([_Numbers(held.manifest.nodes).number(given[flag])]))[0]] += amount
     if task == Task.heat:
         if given["--from"] is None:
             raise ValueError("expected --from NODE for --task heat, got none")
         return distributed.heat(held, 0.5 if given["--s"] is None else given["--s"], signals, tol=tol, out=out, tell=tell)
     if given["--demands"] is not None:
-        return distributed.potentials(held, _demands(given["--demands"], held), tol=tol, out=out, tell=tell)
+        demands = _demands(given["--demands"], held)
+        try:
+            return distributed.potentials(held, demands, tol=tol, out=out, tell=tell)
+        except ValueError as error:
+            how = f"subtract its mean on each component from that column of {given['--demands']}"
+            raise ValueError(str(error).replace("center them to subtract the mean", how)) from None
     if given["--from"] is None or given["--to"] is None:
         raise ValueError("expected --from NODE and --to NODE, or --demands FILE, for --task potentials, got less")
     return distributed.potentials(held, signals, tol=tol, out=out, tell=tell)
 
 
-def _node(text: str, held: Shard) -> int:
-    if not text.isdecimal() or int(text) >= held.manifest.nodes:
-        raise ValueError(f"expected a node from 0 to {held.manifest.nodes - 1}, got {text!r}")
-    return int(text)
+@dataclass(frozen=True)
+class _Numbers:
+    """The nodes of shards, whose names are their numbers."""
+
+    count: int
+
+    @property
+    def labels(self) -> _Numbers:
+        return self
+
+    def __contains__(self, label: object) -> bool:
+        return isinstance(label, str) and label.isdecimal() and int(label) < self.count
+
+    def number(self, label: str) -> int:
+        if label not in self:
+            raise ValueError(f"expected a node from 0 to {self.count - 1}, got {label!r}")
+        return int(label)
 
 
-def _pairs(given: Mapping[str, Any]) -> list[tuple[int, int]]:
+def _pairs(given: Mapping[str, Any], nodes: int) -> list[tuple[int, int]]:
     """Return the pairs of ``--pair`` and ``--pairs``."""
-    import numpy as np
+    from ohmformer.graph.files import read_pairs
 
+    numbers = _Numbers(nodes)
     found = [tuple(json.loads(pair)) for pair in given["--pair"] or []]
-    if given["--pairs"] is not None:
-        try:
-            found += [tuple(x) for x in np.loadtxt(given["--pairs"], dtype=str, delimiter=",", ndmin=2)]
-        except OSError:
-            raise ValueError(f"expected a file of pairs, {given['--pairs']} is none") from None
     for pair in found:
-        if len(pair) != 2 or not all(x.strip().isdecimal() for x in pair):
-            raise ValueError(f"expected two whole numbers as a pair of nodes of shards, got {', '.join(pair)}")
-    return [(int(u), int(v)) for u, v in found]
+        if len(pair) != 2:
+            raise ValueError(f"expected two nodes after --pair, got {', '.join(pair) or 'none'}")
+    if given["--pairs"] is not None:
+        found += read_pairs(given["--pairs"], numbers, sep=given["--sep"])
+    return [(numbers.number(u), numbers.number(v)) for u, v in found]
 
 
 def _demands(path: Path, held: Shard) -> Any:

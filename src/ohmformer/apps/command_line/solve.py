@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ohmformer.apps.command_line.errors import FlagCommand, one_sentence
-from ohmformer.apps.command_line.questions import Question, Task, advise, check_flags
+from ohmformer.apps.command_line.questions import BESIDE, Question, Task, advise, check_flags
 from ohmformer.apps.command_line.shards import solve_shards
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ohmformer.graph.edge_list import NamedGraph
 
 PAIR = "--pair"
+STDIN = Path("-")
 FILE, ASKED, ANSWER = "How the file is read", "What is asked", "What is written"
 """Headings of the help text."""
 CERTIFICATE = ("method", "layers", "residual", "error", "error_kind", "bound", "seconds", "stopped", "note")
@@ -127,10 +128,18 @@ def solve(
             "--keep": keep or None, "--seed": seed, "--method": None if method == "auto" else method, "--demands": demands,
         }  # fmt: skip
         if file.is_dir():
-            solve_shards(file, task, {**given, "--json": as_json}, out)
+            reading = {
+                "--resistance": resistance, "--conductance": conductance, "--unit": unit, "--source": source_column,
+                "--target": target_column, "--sep": sep, "--symmetrize": symmetrize,
+                "--no-header" if header is False else "--header": None if header is None else True,
+            }  # fmt: skip
+            solve_shards(file, task, {**given, **reading, "--json": as_json}, out)
             return
         check_flags(task, given)
-        _check_outputs(out, plot, explained, as_json)
+        inputs = [x for x in (file, pairs, fixed) if x is not None]
+        if inputs.count(STDIN) > 1:
+            raise ValueError("expected standard input (-) for one file, as it can be read once, got it for several")
+        _check_outputs(task, out, plot, explained, as_json, [*inputs, *map(Path, keep or ())])
         from ohmformer.apps.command_line.answers import explain
         from ohmformer.graph.contents import read_contents
         from ohmformer.graph.files import LISTS, parse_graph, read_values
@@ -181,19 +190,30 @@ def _solved(named: NamedGraph, ask: Question) -> Solved:
         raise ValueError(advise(str(error), ask, named.graph.num_nodes)) from None
 
 
-def _check_outputs(out: Path | None, plot: Path | None, explained: bool, as_json: bool) -> None:
-    """Reject output files that cannot be written, before any work."""
+def _check_outputs(
+    task: Task, out: Path | None, plot: Path | None, explained: bool, as_json: bool, inputs: list[Path]
+) -> None:
+    """Reject output files that cannot be written or that are inputs, before any work."""
     from ohmformer.graph.draw import check_picture
     from ohmformer.graph.files import check_table
 
     if explained and (out is not None or plot is not None or as_json):
         raise ValueError("expected --explain without --out, --plot and --json, it writes nothing")
-    if out is not None:
-        check_table(out)
+    tables = [] if out is None else [out, *(_beside(out, name) for name in BESIDE.get(task, ()))]
+    for table in tables:
+        check_table(table)
+        for given in inputs:
+            if given != STDIN and table.exists() and given.exists() and table.samefile(given):
+                raise ValueError(f"expected --out to write other files than those that are read, {table} is one of them")
     if plot is not None:
         check_picture(plot)
     if out is not None and plot is not None and out.absolute() == plot.absolute():
         raise ValueError(f"expected different files for --out and --plot, got {out} twice")
+
+
+def _beside(out: Path, name: str) -> Path:
+    """Return the file for another table beside that of ``--out``."""
+    return out.with_suffix(f".{name}{out.suffix}")
 
 
 def _asked_pairs(
@@ -256,7 +276,7 @@ def _write(solved: Solved, named: NamedGraph, ask: Question, out: Path | None, p
     if out is not None:
         written["table"] = write_table(out, solved.table)
         for name, table in solved.beside.items():
-            written[name] = write_table(out.with_suffix(f".{name}{out.suffix}"), table)
+            written[name] = write_table(_beside(out, name), table)
     if plot is not None and figure is not None:
         from ohmformer.graph.draw import save
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ohmformer.apps.command_line.errors import one_sentence
 from ohmformer.apps.command_line.progress import progress
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ def verify(
     out: Annotated[Path | None, typer.Option(help="JSON file to write too, for the report.")] = None,
 ) -> None:
     """Check every lemma and construction on 44 graphs: the bounds, and the Transformer against plain iteration."""
+    if out is not None:
+        from ohmformer.graph.files import check_writable
+
+        with one_sentence(OSError):
+            check_writable(out)
     import torch
 
     from ohmformer.verify import verify as run

@@ -17,6 +17,22 @@ MOST = 2**31 - 1
 """Maximum number of entries and of columns of a part, which have 32-bit indices."""
 
 
+class DirectionsDiffer(ValueError):
+    """Raised if the conductances of an edge's two directions, which are to be merged, differ."""
+
+    def __init__(self, ends: tuple[int, int], conductances: tuple[float, float]):
+        super().__init__(ends, conductances)
+        self.ends, self.conductances = ends, conductances
+
+    def sentence(self, kind: str, name: str) -> str:
+        """Return the message for edges of this name that came with weights of this kind."""
+        (u, v), weights = self.ends, [x if kind == "conductance" else 1 / x for x in self.conductances]
+        return (
+            f"expected equal {kind}s in both directions, got {weights[0]:.6g} from node {u} to {v} and "
+            f"{weights[1]:.6g} from {v} to {u} in {name}"
+        )
+
+
 def entry_type(nodes: int, weighted: bool) -> np.dtype:
     """Return the dtype of a part's input entries: an edge's conductance, negative if listed from column to row."""
     index = np.int32 if nodes <= MOST else np.int64
@@ -50,7 +66,8 @@ def part_arrays(
     column[far] = len(own) + _inverse(by_part)[which]
     to, sent = np.divmod(np.unique(owner[entries["column"][far]] * np.int64(len(own)) + row[far]), max(len(own), 1))
     del far, which
-    start, column, value, both = _laplacian(row, column, entries, (len(own), width), symmetrize)
+    numbers = np.concatenate([own[order], halo[by_part]])
+    start, column, value, both = _laplacian(row, column, entries, numbers, len(own), symmetrize)
     return {
         "nodes": own[order], "halo": halo[by_part].astype(np.int64), "start": start, "column": column, "value": value,
         "sent": sent.astype(np.int32), "sends": np.bincount(to, minlength=parts),
@@ -65,15 +82,18 @@ def _inverse(order: np.ndarray) -> Int[np.ndarray, " n"]:
 
 
 def _laplacian(
-    row: np.ndarray, column: np.ndarray, entries: np.ndarray, shape: tuple[int, int], symmetrize: bool
+    row: np.ndarray, column: np.ndarray, entries: np.ndarray, nodes: np.ndarray, rows: int, symmetrize: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Return rows of the Laplacian by start, column and value, with full diagonal; count the entries listed both ways."""
-    diagonal = np.arange(shape[0], dtype=np.int32)
+    """Return rows of the Laplacian by start, column and value, with full diagonal; count the entries listed both ways.
+
+    ``nodes`` are the numbers of the nodes of all columns, the first of which are those of the ``rows`` rows.
+    """
+    diagonal = np.arange(rows, dtype=np.int32)
     places = np.concatenate([row, diagonal]), np.concatenate([column, diagonal])
-    listed = np.zeros(len(entries) + shape[0], dtype=np.complex128)  # from row to column, and from column to row
+    listed = np.zeros(len(entries) + rows, dtype=np.complex128)  # from row to column, and from column to row
     given, forward = np.abs(entries["value"]).astype(np.float64), entries["value"] > 0
     listed.real[: len(entries)], listed.imag[: len(entries)] = np.where(forward, given, 0), np.where(forward, 0, given)
-    matrix = coo_array((listed, places), shape=shape).tocsr()
+    matrix = coo_array((listed, places), shape=(rows, len(nodes))).tocsr()
     del listed, places, given, forward
     matrix.sum_duplicates()
     data = np.asarray(matrix.data, dtype=np.complex128)
@@ -84,9 +104,8 @@ def _laplacian(
         differs = both & (np.abs(there - back) > AGREEMENT * there)
         if differs.any():
             i = int(differs.argmax())
-            raise ValueError(
-                f"expected equal conductances in both directions of an edge, got {there[i]:.6g} and {back[i]:.6g}"
-            )
+            u, v = nodes[np.searchsorted(matrix.indptr, i, "right") - 1], nodes[matrix.indices[i]]
+            raise DirectionsDiffer((int(u), int(v)), (float(there[i]), float(back[i])))
         value[both] = there[both]
     begin = matrix.indptr[:-1]
     degree = np.add.reduceat(value, begin) if len(begin) else value

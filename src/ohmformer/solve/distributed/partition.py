@@ -74,6 +74,8 @@ def by_metis(chunks: Iterable[Chunk], nodes: int, parts: int) -> Owner:
     pymetis = require("pymetis", "shards")
     if parts == 1 or not nodes:
         return np.zeros(nodes, dtype=np.int16)
+    if parts > nodes:
+        raise ValueError(f"expected at most as many parts as nodes for METIS, got {parts} parts of {nodes} nodes")
     ends = [np.stack([chunk.tail, chunk.head]).astype(np.int32) for chunk in chunks]
     tail, head = np.concatenate(ends, axis=1) if ends else np.zeros((2, 0), dtype=np.int32)
     both = np.concatenate([tail, head]), np.concatenate([head, tail])

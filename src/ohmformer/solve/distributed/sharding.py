@@ -20,9 +20,9 @@ from safetensors.numpy import save_file
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from ohmformer.graph.files import whole_file
+from ohmformer.graph.files import check_folder, whole_file
 from ohmformer.solve.distributed import partition as rules
-from ohmformer.solve.distributed.part_file import entry_type, part_arrays
+from ohmformer.solve.distributed.part_file import DirectionsDiffer, entry_type, part_arrays
 from ohmformer.solve.distributed.streams import Chunk, EdgeStream
 
 FORMAT = "ohmformer shards 1"
@@ -99,6 +99,8 @@ def shard(
 ) -> Manifest:
     """Write ``parts`` parts of a graph and their manifest to the folder ``out``; after an interruption the call resumes.
 
+    If the edges are refused, what was written is removed.
+
     Parallel edges are summed, loops ignored. ``nodes`` is one more than the largest node number by default. ``partition`` is
     ``"metis"``, ``"stream"``, ``"ranges"``, or ``"auto"``: METIS if it is installed and the graph fits in memory, else the
     one of the others that cuts fewer edges. ``symmetrize`` merges (u, v) and (v, u) into one edge; their weights must agree.
@@ -111,7 +113,8 @@ def shard(
         rules.require("pymetis", "shards")
     asked = {"edges": edges.name, "size": edges.size, "mark": edges.mark, "weights": edges.kind, "parts": parts,
              "partition": partition, "nodes": nodes, "symmetrize": symmetrize}  # fmt: skip
-    work = _unfinished(out)
+    check_folder(out)
+    work, is_new = _unfinished(out), not out.exists()
     note = (out if (out / MANIFEST).is_file() else work) / "asked.json"
     if note.is_file() and json.loads(note.read_text()) != asked:
         raise ValueError(f"expected {out} to be of the same edges and options, it is of others; remove it to start over")
@@ -121,7 +124,26 @@ def shard(
         raise ValueError(f"expected a new or empty folder for shards, {out} holds other files")
     with whole_file(work / "asked.json") as temporary:
         temporary.write_text(json.dumps(asked))
-    tell = progress or (lambda what, done, of: None)
+    try:
+        manifest = _made(edges, out, parts, partition, nodes, symmetrize, progress or (lambda what, done, of: None))
+    except ValueError:
+        for p in range(parts):
+            (out / _part_name(p)).unlink(missing_ok=True)
+        shutil.rmtree(work)
+        if is_new:
+            out.rmdir()
+        raise
+    shutil.copyfile(work / "asked.json", out / "asked.json")
+    manifest.write(out)
+    shutil.rmtree(work)
+    return manifest
+
+
+def _made(
+    edges: EdgeStream, out: Path, parts: int, partition: str, nodes: int | None, symmetrize: bool, tell: Progress
+) -> Manifest:
+    """Write the parts and describe them."""
+    work = _unfinished(out)
     counted = _counted(edges, nodes, work, tell)
     placed = _placed(edges, counted, parts, partition, work, tell)
     _hand_out(edges, counted.listed, placed, parts, work, tell)
@@ -131,14 +153,10 @@ def shard(
         files.append(found)
         both += twice
         tell("making parts", p + 1, parts)
-    manifest = Manifest(
+    return Manifest(
         placed.graph, counted.nodes, counted.edges, counted.loops, both // 2, placed.components, placed.shared, placed.rule,
         placed.cut, files,
     )  # fmt: skip
-    shutil.copyfile(work / "asked.json", out / "asked.json")
-    manifest.write(out)
-    shutil.rmtree(work)
-    return manifest
 
 
 def _unfinished(out: Path) -> Path:
@@ -280,7 +298,7 @@ def _placed(edges: EdgeStream, counted: Counted, parts: int, rule: str, work: Pa
 
 def _partition(edges: EdgeStream, counted: Counted, parts: int, rule: str, tell: Progress) -> tuple[np.ndarray, str, int]:
     """Return the part of every node, the rule, and the number of cut edges."""
-    if rule == "auto" and counted.edges <= rules.METIS_EDGES and parts > 1 and rules.have_metis():
+    if rule == "auto" and counted.edges <= rules.METIS_EDGES and 1 < parts <= counted.nodes and rules.have_metis():
         rule = "metis"
     made = {
         "ranges": lambda: rules.by_ranges(counted.degree, parts),
@@ -327,14 +345,21 @@ def _handed(work: Path, p: int) -> Path:
     return work / f"part-{p:05d}.entries"
 
 
+def _part_name(p: int) -> str:
+    return f"part-{p:05d}.safetensors"
+
+
 def _part(p: int, parts: int, edges: EdgeStream, placed: Placed, out: Path, symmetrize: bool) -> tuple[PartFile, int]:
     """Build a part's file unless it exists; also count the entries whose edge is listed in both directions."""
-    name, note, handed = f"part-{p:05d}.safetensors", _unfinished(out) / f"part-{p:05d}.json", _handed(_unfinished(out), p)
+    name, note, handed = _part_name(p), _unfinished(out) / f"part-{p:05d}.json", _handed(_unfinished(out), p)
     if note.is_file():
         kept = json.loads(note.read_text())
         return PartFile(**kept["file"]), kept["both"]
     entries = np.fromfile(handed, entry_type(len(placed.owner), edges.kind is not None))
-    arrays, both = part_arrays(p, parts, entries, placed.owner, symmetrize)
+    try:
+        arrays, both = part_arrays(p, parts, entries, placed.owner, symmetrize)
+    except DirectionsDiffer as error:
+        raise ValueError(error.sentence(edges.kind or "conductance", edges.name)) from None
     arrays["component"] = placed.component[arrays["nodes"]]
     with whole_file(out / name) as temporary:
         save_file(arrays, temporary, metadata={"part": f"{p} of {placed.graph}"})  # a single entry, as their order is random

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ohmformer.graph.contents import open_text, suffix_of
+from ohmformer.graph.edge_list import Columns as Found
 from ohmformer.graph.edge_list import find_columns
 from ohmformer.graph.extras import require
 from ohmformer.graph.files import DELIMITERS
@@ -27,6 +28,8 @@ MOST_NODES = 2**40
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Tails, heads and weights of some edges."""
+Reading = tuple[Callable[[], Iterator[Columns]], int | None, str]
+"""How to read a file, the approximate number of its edges, and which of its columns are read and how."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class EdgeStream:
     about: int | None = None
     """Approximate number of edges, if known before reading."""
     mark: str = ""
-    """Checksum of arrays, or time of a file's last change: with ``size``, the check that edges are the same as before."""
+    """Checksum of arrays, or a file's path, time of last change and how it is read: with ``size``, the check that edges are
+    the same as before."""
 
     def __iter__(self) -> Iterator[Chunk]:
         for tail, head, weight in self.read():
@@ -125,31 +129,35 @@ def edge_file(
     weight, suffix = resistance if conductance is None else conductance, suffix_of(path.name)
     packed = path.suffix.lower() == ".gz"
     if suffix == ".npz" and not packed:
-        read, about = _npz(path, source, target, weight, unit)
+        read, about, how = _npz(path, source, target, weight, unit)
     elif suffix == ".parquet" and not packed:
-        read, about = _parquet(path, source, target, weight, unit)
+        read, about, how = _parquet(path, source, target, weight, unit)
     elif suffix in DELIMITERS:
-        read, about = _text(path, source, target, weight, unit, sep, header)
+        read, about, how = _text(path, source, target, weight, unit, sep, header)
     else:
         text = ", ".join(DELIMITERS)
         raise ValueError(f"expected a file of type .npz, .parquet, or {text} (packed by gzip or not), got {path.name}")
-    return EdgeStream(path.name, read, path.stat().st_size, kind, about, str(path.stat().st_mtime_ns))
+    mark = f"{path.stat().st_mtime_ns}, {how} of {path.resolve()}"
+    return EdgeStream(path.name, read, path.stat().st_size, kind, about, mark)
 
 
 def _columns(
     names: list[str], name: str, source: str | None, target: str | None, weight: str | None, unit: bool
-) -> list[str | None]:
-    """Return the names of the columns of tails, heads and weights."""
+) -> list[int]:
+    """Return the places of the columns of tails, heads and, if there are any, weights; names may occur more than once."""
     rows = read_rows([",".join(f'"{x}"' for x in names), ",".join("0" for _ in names)], name, ",")
     found = find_columns(rows, name, weight, source, target, True)
-    picked = [names[found.u], names[found.v], None if found.weight is None else names[found.weight]]
-    _check_unread(names, [x for x in picked if x], name, weight, unit)
+    return _picked(found, names, name, unit)
+
+
+def _picked(found: Found, names: list[str], name: str, unit: bool) -> list[int]:
+    picked = [i for i in (found.u, found.v, found.weight) if i is not None]
+    _check_unread([x for i, x in enumerate(names) if i not in picked], name, found.weight is not None or unit)
     return picked
 
 
-def _check_unread(names: list[str], read: list[str], name: str, weight: str | None, unit: bool) -> None:
-    left = [x for x in names if x not in read]
-    if left and weight is None and not unit:
+def _check_unread(left: list[str], name: str, known: bool) -> None:
+    if left and not known:
         raise ValueError(
             f"expected --resistance COLUMN, --conductance COLUMN or --unit, as {name} has more columns: {', '.join(left)}"
         )
@@ -158,28 +166,20 @@ def _check_unread(names: list[str], read: list[str], name: str, weight: str | No
 # ---------------------------------------------------------------------------------------------------- .npz
 
 
-def _npz(
-    path: Path, source: str | None, target: str | None, weight: str | None, unit: bool
-) -> tuple[Callable[[], Iterator[Columns]], int | None]:
+def _npz(path: Path, source: str | None, target: str | None, weight: str | None, unit: bool) -> Reading:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [x.removesuffix(".npy") for x in archive.namelist()]
     except zipfile.BadZipFile:
         raise ValueError(f"expected arrays as numpy.savez writes them in {path.name}, it is no .npz") from None
     if "edge_index" in names and source is None:
-        _check_unread(names, ["edge_index", weight or ""], path.name, weight, unit)
-        places: list[tuple[str, int] | None] = [
-            ("edge_index", 0),
-            ("edge_index", 1),
-            None if weight is None else (weight, 0),
-        ]
+        _check_unread([x for x in names if x != "edge_index"], path.name, weight is not None or unit)
+        given = [("edge_index", 0), ("edge_index", 1), *([] if weight is None else [(weight, 0)])]
     else:
-        places = [None if x is None else (x, 0) for x in _columns(names, path.name, source, target, weight, unit)]
-    for place in places:
-        if place is not None and place[0] not in names:
-            raise ValueError(f"expected an array {place[0]!r} in {path.name}, it has {', '.join(names)}")
-
-    given = [place for place in places if place is not None]
+        given = [(names[i], 0) for i in _columns(names, path.name, source, target, weight, unit)]
+    for array, _ in given:
+        if array not in names:
+            raise ValueError(f"expected an array {array!r} in {path.name}, it has {', '.join(names)}")
 
     def read() -> Iterator[Columns]:
         lengths = {_shape(path, name)[-1] for name, _ in given}
@@ -188,7 +188,7 @@ def _npz(
         for tail, head, *weights in zip(*(_member(path, *place) for place in given), strict=True):
             yield tail, head, weights[0] if weights else None
 
-    return read, _shape(path, given[0][0])[-1]
+    return read, _shape(path, given[0][0])[-1], f"arrays {given}"
 
 
 def _shape(path: Path, name: str) -> tuple[int, ...]:
@@ -224,9 +224,7 @@ def _member(path: Path, name: str, row: int) -> Iterator[np.ndarray]:
 # ---------------------------------------------------------------------------------------------------- tables
 
 
-def _parquet(
-    path: Path, source: str | None, target: str | None, weight: str | None, unit: bool
-) -> tuple[Callable[[], Iterator[Columns]], int | None]:
+def _parquet(path: Path, source: str | None, target: str | None, weight: str | None, unit: bool) -> Reading:
     arrow, parquet = require("pyarrow", "large"), require("pyarrow.parquet", "large")
     try:
         found = parquet.read_metadata(path)
@@ -234,18 +232,20 @@ def _parquet(
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"expected a Parquet file, {path.name} is none: {str(error).splitlines()[0]}") from error
     picked = _columns(names, path.name, source, target, weight, unit)
+    wanted = list(dict.fromkeys(names[i] for i in picked))
+    together = [i for name in wanted for i, x in enumerate(names) if x == name]  # a name is read with all its columns
 
     def read() -> Iterator[Columns]:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(CHUNK, columns=[x for x in picked if x is not None]):
-                yield _numbers(batch, picked, path.name)
+            for batch in file.iter_batches(CHUNK, columns=wanted):
+                yield _numbers([batch.column(together.index(i)) for i in picked], [names[i] for i in picked], path.name)
 
-    return read, found.num_rows
+    return read, found.num_rows, f"columns {picked}"
 
 
 def _text(
     path: Path, source: str | None, target: str | None, weight: str | None, unit: bool, sep: str | None, header: bool | None
-) -> tuple[Callable[[], Iterator[Columns]], int | None]:
+) -> Reading:
     require("pyarrow.csv", "large")
     delimiter = DELIMITERS[suffix_of(path.name)] if sep is None else separator(sep)
     with open_text(path, errors="replace") as file:
@@ -257,8 +257,7 @@ def _text(
         raise ValueError(f"expected at least one edge in the first {SAMPLE} lines of {path.name}, got none")
     found = find_columns(rows, path.name, weight, source, target, header)
     names = found.names or [str(i + 1) for i in range(len(rows[0].cells))]
-    picked = [names[found.u], names[found.v], None if found.weight is None else names[found.weight]]
-    _check_unread(names, [x for x in picked if x], path.name, weight, unit)
+    picked = _picked(found, names, path.name, unit)
     skipped = rows[0].line - 1 + (found.names is not None)
     character = delimiter or ("\t" if "\t" in lines[rows[-1].line - 1] else " ")
 
@@ -266,27 +265,28 @@ def _text(
         import pyarrow as pa
         from pyarrow import csv
 
-        types = {x: pa.float64() if i == 2 else pa.int64() for i, x in enumerate(picked) if x is not None}
-        reading = csv.ReadOptions(column_names=names, skip_rows=skipped, block_size=2**26, encoding="utf8")
+        types = {str(place): pa.float64() if i == 2 else pa.int64() for i, place in enumerate(picked)}
+        numbered = [str(i) for i in range(len(names))]  # unlike names, each once
+        reading = csv.ReadOptions(column_names=numbered, skip_rows=skipped, block_size=2**26, encoding="utf8")
         converting = csv.ConvertOptions(column_types=types, include_columns=list(types))
         try:
             with csv.open_csv(path, reading, csv.ParseOptions(delimiter=character), converting) as batches:
                 for batch in batches:
-                    yield _numbers(batch, picked, path.name)
+                    yield _numbers([batch.column(x) for x in types], [names[i] for i in picked], path.name)
         except pa.ArrowInvalid as error:
             raise ValueError(
                 f"expected whole numbers as nodes and numbers as weights in {path.name}: {str(error).splitlines()[0]}"
             ) from None
 
     packed, sampled = path.suffix.lower() == ".gz", sum(len(line.encode()) for line in lines)
-    return read, None if packed else path.stat().st_size * len(lines) // sampled
+    how = f"columns {picked} by {character!r} from line {skipped + 1}"
+    return read, None if packed else path.stat().st_size * len(lines) // sampled, how
 
 
-def _numbers(batch: Any, picked: list[str | None], name: str) -> Columns:
-    """Return the columns of a record batch as arrays."""
-    arrays = [None if x is None else batch.column(x) for x in picked]
-    for column, x in zip(picked, arrays, strict=True):
-        if x is not None and x.null_count:
+def _numbers(arrays: list[Any], columns: list[str], name: str) -> Columns:
+    """Return columns of a record batch as arrays."""
+    for column, x in zip(columns, arrays, strict=True):
+        if x.null_count:
             raise ValueError(f"expected a number in every row of column {column!r} of {name}, some are empty")
-    tail, head, *weight = (x.to_numpy(zero_copy_only=False) for x in arrays if x is not None)
+    tail, head, *weight = (x.to_numpy(zero_copy_only=False) for x in arrays)
     return tail, head, weight[0] if weight else None
