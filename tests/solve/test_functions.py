@@ -134,7 +134,7 @@ def test_heat_of_which_no_sample_but_that_at_zero_is_left_is_not_taken_for_zero(
     path = [(i, i + 1) for i in range(600)]
     for asked in ({"laplacian": "normalized"}, {"method": "series"}):
         with pytest.raises(ValueError, match="expected a smooth f on"):
-            ohm.heat_kernel(path, 1e12, [1.0] + [0.0] * 600, **asked)
+            ohm.heat_kernel(path, 1e12, [1.0] + [0.0] * 600, **asked)  # pyright: ignore[reportArgumentType]
 
 
 def path_spectrum(nodes: int) -> list[float]:
