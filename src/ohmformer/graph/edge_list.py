@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -109,6 +109,7 @@ def parse_edges(
     return NamedGraph(graph, list(number), notes)
 
 
+@runtime_checkable
 class Nodes(Protocol):
     """Nodes with names, of a graph that need not be in memory."""
 
