@@ -167,7 +167,7 @@ def test_estimates_are_as_far_from_the_truth_as_their_stated_error(library, esti
 def test_estimates_of_a_model_that_grows_outside_the_spectrum_are_finite(name, monkeypatch):
     data, model = NARROW[name](), moved(0.3, read=BOTH)
     truth = by_lapack(model, data, monkeypatch)[0]
-    monkeypatch.setattr(large, "EXACT", 0)
+    monkeypatch.setattr(large, "EXACT", 0.0)
     with torch.no_grad():
         error, stated = (model(data)[0] - truth).square().mean(0).sqrt(), model.standard_error(data)
     assert bool((error < 2 * stated + 1e-4).all())

@@ -94,11 +94,11 @@ def test_an_estimate_that_is_stopped_is_made_of_the_projections_done(how):
 
 
 def test_a_kirchhoff_index_that_is_stopped_says_how_good_it_is(large):
-    answer = ohm.kirchhoff_index(large, eps=1e-4, progress=lambda signs, residual: signs >= 64)
+    answer = ohm.kirchhoff_index(large, eps=2e-3, progress=lambda signs, residual: signs >= 64)
     assert answer.stopped
     assert "from 64 random signs" in answer.note
     assert answer.error is not None
-    assert answer.error > 1e-4
+    assert answer.error > 2e-3
     truth = float(ohm.kirchhoff_index(large).value)
     assert float(answer.value) == pytest.approx(truth, rel=answer.error)
 

@@ -47,7 +47,7 @@ def spectrum(
 
 def at_nodes_and_edges(
     spectra: tuple[Float[Tensor, " nodes"], Float[Tensor, " entries"]],
-    batch: Int[Tensor, " nodes"] | None,
+    batch: Int[Tensor, " owners"] | None,
     edge_index: Int[Tensor, "2 edges"],
     weights: Float[Tensor, "layers rows channels"],
     reads: Sequence[str],
